@@ -1,0 +1,1 @@
+"""Readers of a finished run directory: HTML, charts, Markdown, JUnit. This package is code; runs land in `runs/`."""
