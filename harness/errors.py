@@ -28,7 +28,7 @@ class UsageError(EnginegateError):
     exit_code = ExitCode.USAGE
 
 
-class InvalidRun(EnginegateError):
+class InvalidRun(EnginegateError):  # noqa: N818 - the word users read
     """A precondition of judging broke: endpoint down, AIPerf failed, evidence missing or altered."""
 
     exit_code = ExitCode.INVALID

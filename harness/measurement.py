@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import Field
 
 from harness.verdict import Finite, Record
 
-SCHEMA_VERSION = 1
-
+Values = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
 Role = Literal["baseline", "candidate"]
 
 
@@ -55,8 +60,128 @@ class CellMeasurement(Record):
 class VisitMeasurement(Record):
     """One visit: one AIPerf run against one endpoint."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[1] = 1
     pair: int
     role: Role
     slot: int = Field(description="position of the visit in the run's order, from 0")
     cells: dict[str, CellMeasurement]
+
+
+class Slo(Record):
+    """Limits that make a request good, AIPerf's goodput rule: all that are given must hold."""
+
+    ttft_ms: Finite | None = None
+    tpot_ms: Finite | None = None
+    request_latency_ms: Finite | None = None
+
+
+def measure_visit(requests: pa.Table, *, pair: int, role: Role, slot: int, slos: Mapping[str, Slo]) -> VisitMeasurement:
+    """Measure every cell of one visit from its request rows; `slos` by cell name, for goodput."""
+    table = requests.filter(pc.not_equal(requests["kind"], "warmup"))
+    cells = {
+        str(cell): _measure_cell(table.filter(pc.equal(table["cell"], cell)), slos.get(str(cell)))
+        for cell in sorted(set(table["cell"].to_pylist()))
+    }
+    return VisitMeasurement(pair=pair, role=role, slot=slot, cells=cells)
+
+
+def _measure_cell(rows: pa.Table, slo: Slo | None) -> CellMeasurement:
+    status = np.array(rows["status"].to_pylist())
+    served = status == "ok"
+    ttft, tpot, latency = (_numbers(rows, name) for name in ("ttft_ms", "tpot_ms", "request_latency_ms"))
+    start = _numbers(rows, "start_s")
+    tokens = _numbers(rows, "output_tokens")
+    duration = float((start + latency / 1e3)[served].max() - np.nanmin(start)) if served.any() else 0.0
+    total = int(tokens[served].sum())
+    rate = (lambda amount: float(amount) / duration) if duration > 0 else (lambda _amount: None)
+    sources = set(rows.filter(pa.array(served))["output_tokens_source"].to_pylist())
+    speeds = 1000 / tpot[served & (tpot > 0)]
+    return CellMeasurement(
+        asked=len(status),
+        served=int(served.sum()),
+        failures={str(kind): int((status == kind).sum()) for kind in sorted(set(status[~served]))},
+        duration_s=duration,
+        ttft_ms=_distribution(ttft, served),
+        # One-token answers have no TPOT: they are left out, but a failed request stays infinitely late.
+        tpot_ms=_distribution(tpot, served & np.isfinite(tpot), asked=~served | np.isfinite(tpot)),
+        request_latency_ms=_distribution(latency, served),
+        output_tokens=total,
+        output_tokens_source=sources.pop() if len(sources) == 1 else ("mixed" if sources else "none"),
+        output_throughput=rate(total),
+        output_throughput_per_user=float(speeds.mean()) if len(speeds) else None,
+        request_throughput=rate(served.sum()),
+        goodput=rate((served & _good(slo, ttft, tpot, latency)).sum()) if slo else None,
+        signals=_signals(rows, served, duration),
+    )
+
+
+def _distribution(values: Values, served: Flags, asked: Flags | None = None) -> Distribution:
+    """Percentiles over asked requests with failures at infinity; linear interpolation, as numpy and AIPerf do."""
+    finite = values[served]
+    late = int((~served if asked is None else asked & ~served).sum())
+    everyone = np.sort(np.concatenate([finite, np.full(late, np.inf)]))
+
+    def percentile(q: float) -> float | None:
+        if not len(everyone):
+            return None
+        position = q / 100 * (len(everyone) - 1)
+        below, above = everyone[int(np.floor(position))], everyone[int(np.ceil(position))]
+        value = below if below == above else below + (above - below) * (position % 1)
+        return float(value) if np.isfinite(value) else None
+
+    def of_finite(statistic: Callable[[Values], Any]) -> float | None:
+        return float(statistic(finite)) if len(finite) else None
+
+    return Distribution(
+        count=len(finite),
+        mean=of_finite(np.mean),
+        stddev=float(np.std(finite, ddof=1)) if len(finite) > 1 else None,
+        min=of_finite(np.min),
+        p50=percentile(50),
+        p90=percentile(90),
+        p95=percentile(95),
+        p99=percentile(99),
+        max=of_finite(np.max),
+    )
+
+
+def _good(slo: Slo, ttft: Values, tpot: Values, latency: Values) -> Flags:
+    good = np.ones(len(ttft), dtype=bool)
+    for values, limit in ((ttft, slo.ttft_ms), (tpot, slo.tpot_ms), (latency, slo.request_latency_ms)):
+        if limit is not None:
+            good &= ~(values > limit)
+    return good
+
+
+def _signals(rows: pa.Table, served: Flags, duration: float) -> dict[str, float | None]:
+    latency, lag = _numbers(rows, "request_latency_ms"), _numbers(rows, "credit_lag_ms")
+    claimed, counted = _numbers(rows, "usage_completion_tokens")[served], _numbers(rows, "retokenised_tokens")[served]
+    prompt, cached = _numbers(rows, "usage_prompt_tokens")[served], _numbers(rows, "cached_tokens")[served]
+    tpot = _numbers(rows, "tpot_ms")[served]
+    events = np.array([len(events or ()) for events in rows["event_ms"].to_pylist()], dtype=float)[served]
+    both = np.isfinite(claimed) & np.isfinite(counted)
+    half = len(tpot) // 2
+    return {
+        "achieved_concurrency": _finite(latency[served].sum() / 1e3 / duration if duration else np.nan),
+        "credit_lag_p99_ms": _finite(np.nanpercentile(lag, 99) if np.isfinite(lag).any() else np.nan),
+        "usage_missing": _finite(np.isnan(claimed).mean() if len(claimed) else np.nan),
+        "usage_over_retokenised": _finite(claimed[both].sum() / counted[both].sum() if counted[both].sum() else np.nan),
+        "cached_prompt_share": _finite(
+            np.nansum(cached) / np.nansum(prompt) if np.isfinite(cached).any() and np.nansum(prompt) else np.nan
+        ),
+        "tokens_per_event": _finite(counted.sum() / events.sum() if events.sum() else np.nan),
+        "tpot_drift": _finite(_median(tpot[half:]) / _median(tpot[:half]) if half >= 4 else np.nan),
+    }
+
+
+def _numbers(rows: pa.Table, column: str) -> Values:
+    return np.asarray(rows[column].cast(pa.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
+
+
+def _median(values: Values) -> float:
+    finite = values[np.isfinite(values)]
+    return float(np.median(finite)) if len(finite) else float("nan")
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if np.isfinite(value) else None

@@ -7,8 +7,6 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-SCHEMA_VERSION = 1
-
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -52,7 +50,9 @@ class Check(Record):
     ci_high: Finite | None = Field(None, description="one-sided upper bound at `confidence`")
     confidence: Finite = 0.95
     n: int = Field(0, description="pairs for speed, documents for accuracy, requests for honesty")
-    distance: Finite | None = Field(None, description="observed over the bar, as a share of the bar; negative = missing")
+    distance: Finite | None = Field(
+        None, description="observed over the bar, as a share of the bar; negative = missing"
+    )
     noise: Finite | None = Field(None, description="standard deviation of the log ratio between pairs, or its like")
     baseline: Finite | None = Field(None, description="median over pairs in the metric's own unit")
     candidate: Finite | None = Field(None, description="median over pairs in the metric's own unit")
@@ -67,9 +67,13 @@ class Power(Record):
 
     pairs: int
     max_pairs: int
-    chance_to_pass: Finite | None = Field(None, description="chance that an engine at `assumed_speedup` passes every cell")
+    chance_to_pass: Finite | None = Field(
+        None, description="chance that an engine at `assumed_speedup` passes every cell"
+    )
     assumed_speedup: Finite | None = None
-    pairs_needed: int | None = Field(None, description="pairs that would decide every open check; null when unknown or none open")
+    pairs_needed: int | None = Field(
+        None, description="pairs that would decide every open check; null when unknown or none open"
+    )
     sentence: str
 
 
@@ -86,7 +90,7 @@ class Cost(Record):
 class Verdict(Record):
     """The decision, everything needed to believe it, and what to do next."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[1] = 1
     status: Status
     mode: Literal["full", "quick"]
     line: str = Field(description="the one line of truth printed on stdout")

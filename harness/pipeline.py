@@ -1,0 +1,189 @@
+"""The pipeline, one function a stage: plan -> workload -> traffic -> measurement -> oracles -> gate -> report.
+
+Every stage reads files and writes files (docs/files.md) and is a step in the journal, so a run that was killed goes on
+where it stopped, and everything after `traffic` can be done again without an engine.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import yaml
+from tokenizers import Tokenizer
+
+from harness import environment, processes
+from harness.endpoint import Engines
+from harness.errors import ExitCode, InvalidRun
+from harness.judge import judge
+from harness.measurement import Role, Slo, measure_visit
+from harness.plan import Plan, dump_plan, make_plan
+from harness.progress import Progress
+from harness.raw_export import write_requests
+from harness.run_store import RunStore, read_json, write_bytes, write_json
+from harness.score import score_arms
+from harness.traffic import Visit, check_aiperf, run_visit
+from harness.verdict import Status, Verdict
+from harness.workload import Cell, make_cells, plan_pair, write_pair
+
+ROLES: tuple[Role, Role] = ("baseline", "candidate")
+
+
+def gate(plan: Plan, store: RunStore, progress: Progress) -> Verdict:
+    """Run a whole gate, or what is left of one, and return its verdict; everything else is in the run directory."""
+    check_aiperf()
+    processes.end_orphans()
+    cells = make_cells(plan)
+    prepare(plan, store)
+    verdict = None
+    with Engines(plan, store.root / "engines") as engines:
+        for pairs in plan.pairs:
+            for pair in range(1, pairs + 1):
+                make_workload(plan, cells, pair, store, progress)
+                drive_pair(plan, cells, pair, store, engines, progress)
+                measure_pair(plan, cells, pair, store, progress)
+            score(plan, pairs, store, progress)
+            verdict = decide(plan, store, progress)
+            if verdict.status is not Status.INCONCLUSIVE:
+                break
+    if verdict is None:
+        raise InvalidRun("The plan asks for no pairs.")
+    report(store, progress)
+    return verdict
+
+
+def prepare(plan: Plan, store: RunStore) -> None:
+    """Write the resolved plan, the environment and the tokenizer that counts; a resumed run keeps what it began with."""
+    plan_file, environment_file = store.root / "plan.yaml", store.root / "environment.json"
+    tokenizer_file = store.root / "tokenizer.json"
+    if not plan_file.exists():
+        write_bytes(plan_file, dump_plan(plan).encode())
+    if not store.finished("prepare"):
+        write_json(environment_file, environment.describe())
+        write_bytes(tokenizer_file, ((plan.tokenizer_path or Path()) / "tokenizer.json").read_bytes())
+        store.record("prepare", [plan_file, environment_file, tokenizer_file])
+
+
+def make_workload(plan: Plan, cells: Sequence[Cell], pair: int, store: RunStore, progress: Progress) -> None:
+    """Write what both arms of one pair will be sent."""
+    step = f"workload/{pair:02d}"
+    if not store.finished(step):
+        progress(f"pair {pair} of {plan.pairs[-1]}: writing requests")
+        tokenizer = _tokenizer(store)
+        paths = write_pair(plan, cells, pair, _pair_folder(store, pair), lambda text: len(tokenizer.encode(text).ids))
+        store.record(step, paths)
+
+
+def drive_pair(
+    plan: Plan, cells: Sequence[Cell], pair: int, store: RunStore, engines: Engines, progress: Progress
+) -> None:
+    """Send one pair to both arms, adjacent in time, in the order drawn for it."""
+    folder = _pair_folder(store, pair)
+    order = read_json(folder / "pair.json")["order"]
+    for position, role in enumerate(order):
+        step = f"visit/{pair:02d}/{role}"
+        if store.finished(step):
+            continue
+        visit = _visit(plan, cells, pair, role, 2 * (pair - 1) + position, folder)
+        name = f"pair {pair} of {plan.pairs[-1]}, {role}"
+        progress(f"{name}: waiting for the engine")
+        with engines.serving(role):
+            began = time.monotonic()
+
+            def advanced(done: int, name: str = name, began: float = began, asked: int = visit.requests) -> None:
+                progress(f"{name}: {done} of {asked} requests, {time.monotonic() - began:.0f} s", done / asked)
+
+            store.record(step, run_visit(visit, advanced))
+
+
+def measure_pair(plan: Plan, cells: Sequence[Cell], pair: int, store: RunStore, progress: Progress) -> None:
+    """Read both arms' raw exports into request rows and distributions."""
+    for role in ROLES:
+        step, folder = f"measure/{pair:02d}/{role}", _pair_folder(store, pair) / role
+        if store.finished(step):
+            continue
+        progress(f"pair {pair} of {plan.pairs[-1]}, {role}: reading AIPerf's export")
+        store.record(step, measure(store, cells, folder, folder))
+
+
+def measure(store: RunStore, cells: Sequence[Cell], visit_folder: Path, out: Path) -> list[Path]:
+    """Derive requests.parquet and measurements.json of one visit into `out`; `recheck` calls it again elsewhere."""
+    record = read_json(visit_folder / "visit.json")
+    rows, measured = out / "requests.parquet", out / "measurements.json"
+    write_requests(visit_folder / "aiperf", visit_folder.parent / "workload.parquet", _tokenizer(store), rows)
+    slos = {cell.name: Slo(**cell.profile.slo.model_dump()) for cell in cells if cell.profile.slo}
+    measurement = measure_visit(
+        pq.read_table(rows), pair=record["pair"], role=record["role"], slot=record["slot"], slos=slos
+    )
+    write_json(measured, measurement)
+    return [rows, measured]
+
+
+def score(plan: Plan, pairs: int, store: RunStore, progress: Progress) -> None:
+    """Grade the timed responses of the first `pairs` pairs: every oracle, both arms."""
+    step = f"oracles/{pairs:02d}"
+    if not store.finished(step):
+        store.record(step, score_arms(plan, pairs, store.root, progress))
+
+
+def decide(plan: Plan, store: RunStore, progress: Progress) -> Verdict:
+    """Judge what the files say and write verdict.json."""
+    progress("judging")
+    verdict = judge(plan, store.root)
+    write_json(store.root / "verdict.json", verdict)
+    return verdict
+
+
+def report(store: RunStore, progress: Progress) -> None:
+    """Write everything a person or a CI reads, then the manifest that seals the run."""
+    from reports.html import write_report
+    from reports.junit import junit_xml
+    from reports.markdown import summary
+
+    progress("writing the report")
+    write_report([store.root], store.root / "report.html")
+    write_bytes(store.root / "summary.md", summary(store.root).encode())
+    write_bytes(store.root / "junit.xml", junit_xml(store.root))
+    store.write_manifest()
+
+
+def stored_plan(root: Path) -> Plan:
+    """The plan that a run directory was made with; its reference may be on another machine."""
+    data = yaml.safe_load((RunStore.open(root).root / "plan.yaml").read_text(encoding="utf-8"))
+    return make_plan(data, source=f"{root}/plan.yaml", folder=root)
+
+
+def exit_code(verdict: Verdict) -> int:
+    """The process exit code that stands for a verdict."""
+    return int(ExitCode[verdict.status.name])
+
+
+def dry_run(plan: Plan) -> str:
+    """The resolved plan, then every cell with its requests and an upper bound of its output tokens."""
+    cells = make_cells(plan)
+    visits = 2 * plan.pairs[-1]
+    lines = [
+        dump_plan(plan),
+        f"{'cell':<32}{'requests':>10}{'output tokens <=':>18}   (each visit; {visits} visits at most)",
+    ]
+    for cell in cells:
+        requests, tokens = cell.request_count, cell.request_count * cell.profile.max_output_tokens
+        lines.append(f"{cell.name:<32}{requests:>10,}{tokens:>18,}")
+    requests = sum(cell.request_count for cell in cells)
+    lines.append(f"{'in all':<32}{requests * visits:>10,}   mode: {plan.mode}")
+    return "\n".join(lines)
+
+
+def _visit(plan: Plan, cells: Sequence[Cell], pair: int, role: Role, slot: int, folder: Path) -> Visit:
+    warmup_lines, ordered = plan_pair(cells, read_json(folder / "pair.json"))
+    return Visit(plan, role, pair, slot, ordered, warmup_lines, folder / role)
+
+
+def _pair_folder(store: RunStore, pair: int) -> Path:
+    return store.root / "pairs" / f"{pair:02d}"
+
+
+def _tokenizer(store: RunStore) -> Tokenizer:
+    return Tokenizer.from_file(str(store.root / "tokenizer.json"))

@@ -1,0 +1,225 @@
+"""One visit: AIPerf, as a subprocess, drives one endpoint through every cell. Only this module knows its options."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow.parquet as pq
+import yaml
+
+from harness import processes
+from harness.endpoint import log_tail
+from harness.errors import InvalidRun
+from harness.measurement import Role
+from harness.plan import Endpoint, Plan
+from harness.run_store import write_bytes, write_json
+from harness.workload import WARMUP, Cell, bodies
+
+AIPERF_VERSION = "0.13.0"
+POLL_S = 0.5
+# A local tokenizer folder is sent to the hub, and refused, when these are set (aiperf issue 1339).
+DROPPED_ENVIRONMENT = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One AIPerf process against one endpoint: warm-up first, then every cell as a phase."""
+
+    plan: Plan
+    role: Role
+    pair: int
+    slot: int
+    cells: Sequence[Cell]  # in the order they are driven
+    warmup_lines: int
+    folder: Path
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The endpoint that is visited."""
+        endpoint: Endpoint = getattr(self.plan.endpoints, self.role)
+        return endpoint
+
+    @property
+    def requests(self) -> int:
+        """Requests asked, warm-up included."""
+        return self.warmup_lines + sum(cell.request_count for cell in self.cells)
+
+
+def check_aiperf() -> None:
+    """InvalidRun unless the pinned AIPerf is installed beside this Python."""
+    try:
+        found = metadata.version("aiperf")
+    except metadata.PackageNotFoundError:
+        raise InvalidRun(f"AIPerf is not installed; run: pip install aiperf=={AIPERF_VERSION}") from None
+    if found != AIPERF_VERSION:
+        raise InvalidRun(
+            f"AIPerf {found} is installed, but its artifacts are read as {AIPERF_VERSION} writes them; "
+            f"run: pip install aiperf=={AIPERF_VERSION}"
+        )
+
+
+def run_visit(visit: Visit, progress: Callable[[int], None]) -> list[Path]:
+    """Drive the endpoint and leave AIPerf's untouched output in the visit's folder; return the files written.
+
+    `progress` is called with the number of finished requests. Raises InvalidRun when AIPerf itself could not work.
+    Failed requests are no error here, they are evidence.
+    """
+    if visit.folder.exists():
+        shutil.rmtree(visit.folder)  # AIPerf leaves old summaries standing in a directory it is given again
+    visit.folder.mkdir(parents=True)
+    config = visit.folder / "aiperf.yaml"
+    write_bytes(config, yaml.safe_dump(aiperf_config(visit, _dataset(visit)), sort_keys=False).encode())
+    _validate(config)
+    before = {"started_at": time.time(), "load_average_1m": os.getloadavg()[0]}
+    code = _drive(visit, progress)
+    record = {
+        "pair": visit.pair,
+        "role": visit.role,
+        "slot": visit.slot,
+        "command": ["aiperf", "profile", "--config", "aiperf.yaml"],
+        "aiperf_version": AIPERF_VERSION,
+        "exit_code": code,
+        "cpu_count": psutil.cpu_count(),
+        **before,
+        "ended_at": time.time(),
+        "load_average_1m_end": os.getloadavg()[0],
+    }
+    write_json(visit.folder / "visit.json", record)
+    if not (visit.folder / "aiperf" / "profile_export.jsonl").is_file():
+        raise InvalidRun(
+            f"AIPerf ended with code {code} before it sent a request; its log {visit.folder / 'aiperf.log'} "
+            f"ends: {log_tail(visit.folder / 'aiperf.log')}"
+        )
+    return [path for path in sorted(visit.folder.rglob("*")) if path.is_file()]
+
+
+def aiperf_config(visit: Visit, dataset: str) -> dict[str, Any]:
+    """The AIPerf YAML of one visit, with paths relative to its folder.
+
+    The API key stays a reference to its environment variable.
+    """
+    plan, endpoint = visit.plan, visit.endpoint
+    target: dict[str, Any] = {
+        "urls": list(endpoint.all_urls),
+        "type": endpoint.api,
+        "streaming": True,
+        "timeout": plan.request_timeout_s,
+        "connectionReuse": plan.connection_reuse,
+    }
+    if endpoint.api_key_env:
+        target["apiKey"] = "${" + endpoint.api_key_env + "}"
+    return {
+        "schemaVersion": "2.0",
+        "randomSeed": plan.seed % 2**31,
+        "benchmark": {
+            "models": [plan.served_model(visit.role)],
+            "endpoint": target,
+            "dataset": {"type": "file", "path": dataset, "format": "raw_payload", "sampling": "sequential"},
+            "phases": _phases(visit),
+            "tokenizer": {"name": str(plan.tokenizer_path)},
+            "artifacts": {"dir": "aiperf", "raw": True, "summary": ["json"], "records": ["jsonl"]},
+            "runtime": {"ui": "none"},
+            "gpuTelemetry": {"enabled": False},
+            "serverMetrics": {"enabled": False},
+        },
+    }
+
+
+def phase_name(cell: str) -> str:
+    """AIPerf's name for a cell: it becomes a folder, so the slash goes."""
+    return cell.replace("/", "--")
+
+
+def _phases(visit: Visit) -> list[dict[str, Any]]:
+    phases: list[dict[str, Any]] = []
+    if visit.warmup_lines:
+        in_flight = min(visit.warmup_lines, max(cell.concurrency or 1 for cell in visit.cells))
+        phases.append(
+            {
+                "name": WARMUP,
+                "kind": "warmup",
+                "type": "concurrency",
+                "concurrency": in_flight,
+                "requests": visit.warmup_lines,
+                "excludeFromResults": True,
+            }
+        )
+    for cell in visit.cells:
+        phase: dict[str, Any] = {"name": phase_name(cell.name), "kind": "profiling", "requests": cell.request_count}
+        if cell.request_rate is None:
+            phase |= {"type": "concurrency", "concurrency": cell.concurrency}
+        else:
+            phase |= {"type": cell.profile.arrival_pattern, "rate": cell.request_rate}
+            if cell.profile.arrival_pattern == "gamma":
+                phase["smoothness"] = cell.profile.arrival_smoothness
+        phases.append(phase)
+    return phases
+
+
+def _dataset(visit: Visit) -> str:
+    shared = visit.folder.parent / "requests.jsonl"
+    if (
+        visit.plan.served_model(visit.role) == visit.plan.model
+        and visit.endpoint.api == visit.plan.endpoints.baseline.api
+    ):
+        return os.path.relpath(shared, visit.folder)
+    rows = pq.read_table(visit.folder.parent / "workload.parquet").to_pylist()
+    own = bodies(visit.plan, rows, visit.plan.served_model(visit.role), visit.endpoint.api)
+    write_bytes(visit.folder / "requests.jsonl", own)
+    return "requests.jsonl"
+
+
+def _environment() -> dict[str, str]:
+    return {key: value for key, value in os.environ.items() if key not in DROPPED_ENVIRONMENT}
+
+
+def _aiperf() -> str:
+    beside = Path(sys.executable).with_name("aiperf")
+    return str(beside) if beside.exists() else "aiperf"
+
+
+def _validate(config: Path) -> None:
+    done = subprocess.run(
+        [_aiperf(), "config", "validate", config.name],
+        cwd=config.parent,
+        env=_environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    if done.returncode != 0:
+        said = " ".join((done.stdout + done.stderr).split())[-600:]
+        raise InvalidRun(f"AIPerf refuses the generated {config}: {said}")
+
+
+def _drive(visit: Visit, progress: Callable[[int], None]) -> int | None:
+    """Run AIPerf to its end or to the hard timeout; return its exit code, None when it had to be killed."""
+    command = [_aiperf(), "profile", "--config", "aiperf.yaml"]
+    process = processes.start(command, log=visit.folder / "aiperf.log", env=_environment(), cwd=visit.folder)
+    deadline = time.monotonic() + visit.plan.visit_timeout_s
+    records = visit.folder / "aiperf" / "profile_export.jsonl"
+    try:
+        while process.running():
+            time.sleep(POLL_S)
+            progress(_lines(records))
+            # SIGINT first: AIPerf then writes what it has. Alone it can hang for ever, so stop() follows.
+            if time.monotonic() > deadline and not process.interrupt(wait_s=15):
+                return None
+        return process.popen.returncode
+    finally:
+        process.stop()
+
+
+def _lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.is_file() else 0
