@@ -84,7 +84,8 @@ class RunStore:
             "outputs": {str(path.relative_to(self.root)): sha256(path) for path in outputs},
         }
         with (self.root / JOURNAL).open("ab") as file:
-            file.write(orjson.dumps(line) + b"\n")
+            # A leading newline ends the line that a kill may have cut short; empty lines mean nothing.
+            file.write(b"\n" + orjson.dumps(line) + b"\n")
             file.flush()
             os.fsync(file.fileno())
 
