@@ -1,0 +1,1 @@
+"""Honest and dishonest OpenAI-compatible engines that the gate must tell apart."""
