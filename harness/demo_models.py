@@ -144,3 +144,7 @@ def _alone(folder: Path) -> Iterator[None]:
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+if __name__ == "__main__":  # `python -m harness.demo_models` prints where the models are, for scripts
+    print(prepare_models().folder)
