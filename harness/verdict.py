@@ -42,24 +42,27 @@ class Check(Record):
     status: Status
     criterion: str = Field(description="the criterion as the user wrote it, e.g. ttft.p50 >= 1.20x")
     metric: str
-    cell: str | None = Field(None, description="profile/cN or profile/rX; null when the check spans the run")
-    unit: str = Field("", description="unit of observed and required: x, ms, tokens/s, pt, ...")
+    cell: str | None = Field(default=None, description="profile/cN or profile/rX; null when the check spans the run")
+    unit: str = Field(default="", description="unit of observed and required: x, ms, tokens/s, pt, ...")
     observed: Finite | None = None
     required: Finite | None = None
-    ci_low: Finite | None = Field(None, description="one-sided lower bound at `confidence`")
-    ci_high: Finite | None = Field(None, description="one-sided upper bound at `confidence`")
+    ci_low: Finite | None = Field(default=None, description="one-sided lower bound at `confidence`")
+    ci_high: Finite | None = Field(default=None, description="one-sided upper bound at `confidence`")
     confidence: Finite = 0.95
-    n: int = Field(0, description="pairs for speed, documents for accuracy, requests for honesty")
+    n: int = Field(default=0, description="pairs for speed, documents for accuracy, requests for honesty")
     distance: Finite | None = Field(
-        None, description="observed over the bar, as a share of the bar; negative = missing"
+        default=None, description="observed over the bar, as a share of the bar; negative = missing"
     )
-    noise: Finite | None = Field(None, description="standard deviation of the log ratio between pairs, or its like")
-    baseline: Finite | None = Field(None, description="median over pairs in the metric's own unit")
-    candidate: Finite | None = Field(None, description="median over pairs in the metric's own unit")
-    value_unit: str = Field("", description="unit of baseline and candidate")
-    evidence: tuple[str, ...] = Field((), description="paths inside the run directory")
+    noise: Finite | None = Field(
+        default=None, description="standard deviation of the log ratio between pairs, or its like"
+    )
+    distance_noise: Finite | None = Field(default=None, description="distance in standard errors of the estimate")
+    baseline: Finite | None = Field(default=None, description="median over pairs in the metric's own unit")
+    candidate: Finite | None = Field(default=None, description="median over pairs in the metric's own unit")
+    value_unit: str = Field(default="", description="unit of baseline and candidate")
+    evidence: tuple[str, ...] = Field(default=(), description="paths inside the run directory")
     reason: str = Field(description="one sentence with the numbers that decided")
-    hint: str = Field("", description="where to look next; cites numbers, never prescribes code")
+    hint: str = Field(default="", description="where to look next; cites numbers, never prescribes code")
 
 
 class Power(Record):
@@ -68,11 +71,15 @@ class Power(Record):
     pairs: int
     max_pairs: int
     chance_to_pass: Finite | None = Field(
-        None, description="chance that an engine at `assumed_speedup` passes every cell"
+        default=None, description="chance that an engine at `assumed_speedup` passes every cell"
     )
     assumed_speedup: Finite | None = None
     pairs_needed: int | None = Field(
-        None, description="pairs that would decide every open check; null when unknown or none open"
+        default=None, description="pairs that would decide every open check; null when unknown or none open"
+    )
+    chance_at_max: Finite | None = Field(
+        default=None,
+        description="chance that this run passes at max_pairs, its ratios being what they look like; null at the end",
     )
     sentence: str
 
@@ -98,8 +105,9 @@ class Verdict(Record):
     passed: int
     judged: int
     checks: tuple[Check, ...]
-    failed_first: tuple[str, ...] = Field((), description="ids of checks that stand in the way, worst first")
+    failed_first: tuple[str, ...] = Field(default=(), description="ids of checks that stand in the way, worst first")
     power: Power
     cost: Cost
     next_step: str
+    notes: tuple[str, ...] = Field(default=(), description="what was not judged, and why")
     hashes: dict[str, str] = Field(description="SHA-256 of plan, profiles, criteria and the judge's own code")

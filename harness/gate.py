@@ -1,0 +1,333 @@
+"""The decision: everything a run measured in, one Verdict out. Pure: no files, no clock.
+
+A proven FAIL stands over INVALID over INCONCLUSIVE over PASS. What the candidate breaks is its FAIL; INVALID is for
+what the judge, the client, the baseline, the reference or the machine got wrong, and takes away the speed (and, where
+the baseline itself is broken, the accuracy) checks that rest on it. docs/gate.md tells the whole story.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from harness.accuracy import Divergence, Judged, TaskScores, judge_divergence, judge_tasks
+from harness.contracts import contract_checks, contract_notes
+from harness.criteria import METRICS, CellScope, Criterion
+from harness.hints import with_hint
+from harness.measurement import Role, VisitMeasurement
+from harness.power import is_futile, run_power
+from harness.speed import (
+    Blocked,
+    Series,
+    Unjudged,
+    Visits,
+    judge_series,
+    make_series,
+    served_checks,
+    show,
+    unjudged_check,
+)
+from harness.statistics import EXACT_PAIRS, Look, look_at
+from harness.verdict import Check, Cost, Family, Power, Status, Verdict
+from oracles.result import OracleResult
+
+ROLES: tuple[Role, Role] = ("baseline", "candidate")
+ACCURACY = ("token_margin", "kld", "tasks")
+STATUS_ORDER = (Status.FAIL, Status.INVALID, Status.INCONCLUSIVE, Status.PASS)
+FAMILY_ORDER = (Family.VALIDITY, Family.HONESTY, Family.ACCURACY, Family.SPEED)
+
+
+@dataclass(frozen=True)
+class GateInput:
+    """All that a verdict rests on.
+
+    Attributes:
+        criteria: as `harness.criteria.resolve` paired them with cells.
+        cells: every cell of the plan, with the requests each visit must have asked in it.
+        visits: one measurement for every pair and role.
+        pairs: the plan's looks, (6, 12) or (6,).
+        mode: `full` or `quick`; fewer than five pairs are quick whatever this says.
+        run: path of the run directory, for the line.
+        cost: what was spent.
+        hashes: SHA-256 of plan, profiles, criteria and the judge's own code.
+        required_oracles: names that must have scored both arms.
+        oracles: every result, any arm.
+        validity: checks judged elsewhere (client, machine, AIPerf, lengths, caches); INVALID ones take the speed
+            checks of their cell, or all of them, with them.
+        token_margin: margins of the timed tokens under the reference; None when there is no reference.
+        kld: KL divergence by document; None when not measured.
+        tasks: paired task scores; None when not measured.
+        gpus: of each arm, for throughput_per_gpu.
+        notes: what the plan could not gate (`harness.criteria.not_gateable`).
+    """
+
+    criteria: tuple[tuple[Criterion, str | None], ...]
+    cells: tuple[CellScope, ...]
+    visits: tuple[VisitMeasurement, ...]
+    pairs: tuple[int, ...]
+    mode: Literal["full", "quick"]
+    run: str
+    cost: Cost
+    hashes: Mapping[str, str]
+    required_oracles: frozenset[str]
+    oracles: tuple[OracleResult, ...] = ()
+    validity: tuple[Check, ...] = ()
+    token_margin: Divergence | None = None
+    kld: Divergence | None = None
+    tasks: TaskScores | None = None
+    gpus: Mapping[Role, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def decide(run: GateInput, *, power_draws: int = 2000) -> Verdict:
+    """Judge a run. `power_draws` simulated runs give the power; 0 leaves it unknown."""
+    visits: Visits = {(visit.pair, visit.role): visit for visit in run.visits}
+    pairs = sorted({pair for pair, _ in visits if all((pair, role) in visits for role in ROLES)})
+    look = look_at(len(pairs), run.pairs[0], run.pairs[-1])
+
+    complete, incomplete = _complete(run, visits, pairs)
+    served = served_checks(run.cells, visits, pairs)
+    contracts = contract_checks(run.oracles, run.required_oracles)
+    evidence = (complete, *run.validity, *served, *contracts)
+    blocked = _blocked(evidence) | incomplete
+
+    series, speed = _speed(run, visits, pairs, look, blocked)
+    accuracy, documents = _accuracy(run, look, len(pairs), _broken_baseline(contracts))
+    power = run_power(series, speed, run.pairs, document_pairs=documents, draws=power_draws)
+    unordered = (*evidence, *accuracy, *speed)
+    cached = _cached_shares(run.cells, visits, pairs)
+    checks = tuple(sorted((with_hint(check, unordered, cached) for check in unordered), key=_order))
+    mode: Literal["full", "quick"] = "full" if run.mode == "full" and len(pairs) >= EXACT_PAIRS else "quick"
+    return _verdict(run, checks, power, mode)
+
+
+# --- what the run consists of --------------------------------------------------------------------------------------
+
+
+def _complete(run: GateInput, visits: Visits, pairs: Sequence[int]) -> tuple[Check, dict[str | None, str]]:
+    """The check that everything planned is there, and what is blocked where it is not."""
+    problems: dict[str | None, str] = {}
+    if len(visits) != len(run.visits):
+        problems[None] = "One visit is there twice."
+    elif len(visits) != 2 * len(pairs):
+        problems["(a visit)"] = "A pair has only one of its two visits."
+    if not run.pairs[0] <= len(pairs) <= run.pairs[-1]:
+        planned = " to ".join(str(n) for n in dict.fromkeys(run.pairs))
+        problems[None] = f"The run has {len(pairs)} whole pairs; the plan asks for {planned}."
+    for scope in run.cells:
+        for pair in pairs:
+            problem = next(filter(None, (_cell_problem(scope, visits[pair, role]) for role in ROLES)), None)
+            if problem:
+                problems.setdefault(scope.cell, problem)
+    unplanned = {cell for _, cell in run.criteria} - {None, *(scope.cell for scope in run.cells)}
+    problems |= {cell: f"{cell} has a criterion but is not a cell of the plan." for cell in unplanned}
+    reasons = list(dict.fromkeys(problems.values()))
+    check = Check(
+        check="complete",
+        family=Family.VALIDITY,
+        status=Status.INVALID if reasons else Status.PASS,
+        criterion="every planned pair, cell and request is there",
+        metric="complete",
+        n=len(pairs),
+        reason=f"{reasons[0]}" + (f" ({len(reasons)} problems in all.)" if len(reasons) > 1 else "")
+        if reasons
+        else f"{len(pairs)} pairs, each with {len(run.cells)} cells in both arms.",
+    )
+    return check, problems
+
+
+def _cell_problem(scope: CellScope, visit: VisitMeasurement) -> str | None:
+    where = f"{scope.cell} of pair {visit.pair}, {visit.role},"
+    measured = visit.cells.get(scope.cell)
+    if measured is None:
+        return f"{where} was not measured."
+    if measured.asked != scope.requests:
+        return f"{where} asked {measured.asked} requests and the plan {scope.requests}."
+    if measured.served + sum(measured.failures.values()) != measured.asked:
+        return f"{where} has served and failed requests that do not add up to {measured.asked}."
+    return None
+
+
+def _blocked(evidence: Sequence[Check]) -> dict[str | None, str]:
+    """cell (None: all) -> why no speed can be judged there."""
+    invalid = [check for check in evidence if check.status is Status.INVALID and check.check != "complete"]
+    return {check.cell: f"Not judged, because {check.check} is INVALID: {check.reason}" for check in reversed(invalid)}
+
+
+def _broken_baseline(contracts: Sequence[Check]) -> str | None:
+    broken = [check for check in contracts if check.status is Status.INVALID and check.check.startswith("baseline.")]
+    return f"Not judged, because {broken[0].check} is INVALID: {broken[0].reason}" if broken else None
+
+
+def _cached_shares(cells: Sequence[CellScope], visits: Visits, pairs: Sequence[int]) -> dict[str, tuple[float, float]]:
+    shares = {}
+    for scope in cells:
+        arms = []
+        for role in ROLES:
+            found = [visits[pair, role].cells.get(scope.cell) for pair in pairs]
+            values = [m.signals.get("cached_prompt_share") for m in found if m is not None]
+            known = [value for value in values if value is not None]
+            arms.append(float(np.mean(known)) if known else None)
+        if arms[0] is not None and arms[1] is not None:
+            shares[scope.cell] = (arms[0], arms[1])
+    return shares
+
+
+# --- the two halves ------------------------------------------------------------------------------------------------
+
+
+def _speed(
+    run: GateInput, visits: Visits, pairs: Sequence[int], look: Look, blocked: Blocked
+) -> tuple[list[Series], tuple[Check, ...]]:
+    lined_up = [
+        make_series(criterion, cell, visits, pairs, run.gpus, blocked)
+        for criterion, cell in run.criteria
+        if criterion.metric not in ACCURACY
+    ]
+    series = [one for one in lined_up if isinstance(one, Series)]
+    judged = judge_series(series, pairs, look)
+    # judged first and in the order of series: power lines the two up
+    return series, (*judged, *(unjudged_check(one) for one in lined_up if isinstance(one, Unjudged)))
+
+
+def _accuracy(run: GateInput, look: Look, pairs: int, broken: str | None) -> tuple[tuple[Check, ...], int | None]:
+    """Accuracy checks, and the pairs at which all open ones would have documents enough."""
+    checks, needed = [], [0]
+    for criterion, _ in run.criteria:
+        if criterion.metric not in ACCURACY:
+            continue
+        judged = Judged(Status.INVALID, broken) if broken else _judge(criterion, run, look)
+        if judged.needed and judged.n:
+            needed.append(int(np.ceil(pairs * judged.needed / judged.n)))
+        checks.append(_accuracy_check(criterion, judged, look))
+    return tuple(checks), max(needed) or None
+
+
+def _judge(criterion: Criterion, run: GateInput, look: Look) -> Judged:
+    if criterion.metric == "tasks":
+        if run.tasks is None:
+            return Judged(Status.INVALID, "No task was graded.")
+        return judge_tasks(run.tasks, criterion.value, alpha=look.alpha)
+    arms = run.token_margin if criterion.metric == "token_margin" else run.kld
+    if arms is None:
+        return Judged(Status.INVALID, f"{criterion.metric} was not measured: no answer was scored under a reference.")
+    return judge_divergence(arms, criterion.value, unit=criterion.unit, alpha=look.alpha)
+
+
+def _accuracy_check(criterion: Criterion, judged: Judged, look: Look) -> Check:
+    points = criterion.unit == "pt"
+    oracle = {"token_margin": "tokens", "kld": "logits", "tasks": "tasks"}[criterion.metric]
+    observed, bar = judged.observed, criterion.value
+    distance = None
+    if observed is not None:
+        distance = (observed - bar) / max(abs(bar), 1.0) if points else bar / max(observed, 1e-9) - 1
+    return Check(
+        check=criterion.check_id(None),
+        family=Family.ACCURACY,
+        status=judged.status,
+        criterion=criterion.text,
+        metric=criterion.metric,
+        unit=criterion.unit,
+        observed=observed,
+        required=bar,
+        ci_low=judged.low,
+        ci_high=judged.high,
+        confidence=look.confidence,
+        n=judged.n,
+        distance=distance,
+        noise=judged.noise,
+        baseline=judged.baseline,
+        candidate=judged.candidate,
+        value_unit="%" if points else "nats",
+        evidence=tuple(f"oracles/{arm}/{oracle}.json" for arm in ROLES),
+        reason=judged.reason,
+        hint=judged.hint,
+    )
+
+
+# --- one answer ----------------------------------------------------------------------------------------------------
+
+
+def _order(check: Check) -> tuple[int, int, float, str]:
+    """What stands in the way first: by status, by family, by distance to the bar."""
+    distance = check.distance if check.distance is not None else -np.inf
+    return STATUS_ORDER.index(check.status), FAMILY_ORDER.index(check.family), distance, check.check
+
+
+def overall(checks: Sequence[Check]) -> Status:
+    """A proven FAIL over INVALID over INCONCLUSIVE over PASS; no criterion judged is INVALID."""
+    statuses = {check.status for check in checks}
+    if not any(METRICS.get(check.metric.partition(".")[0]) for check in checks):
+        statuses.add(Status.INVALID)
+    return next(status for status in STATUS_ORDER if status in statuses)
+
+
+def _verdict(run: GateInput, checks: tuple[Check, ...], power: Power, mode: Literal["full", "quick"]) -> Verdict:
+    status = overall(checks)
+    passed = sum(check.status is Status.PASS for check in checks)
+    standing = [check for check in checks if check.status is not Status.PASS]
+    worst = standing[0] if standing else _closest(checks)
+    word = f"PROVISIONAL {status.value}" if mode == "quick" else status.value
+    line = f"VERDICT {word} {passed}/{len(checks)} worst={_short(worst)} run={run.run}"
+    return Verdict(
+        status=status,
+        mode=mode,
+        line=line,
+        sentence=_sentence(status, mode, checks, worst),
+        passed=passed,
+        judged=len(checks),
+        checks=checks,
+        failed_first=tuple(check.check for check in standing),
+        power=power,
+        cost=run.cost,
+        next_step=_next_step(run, status, mode, standing, power),
+        notes=(*run.notes, *contract_notes(run.oracles)),
+        hashes=dict(run.hashes),
+    )
+
+
+def _closest(checks: Sequence[Check]) -> Check:
+    """Of checks that all pass, the criterion nearest its bar."""
+    judged = [c for c in checks if c.family in {Family.SPEED, Family.ACCURACY} and c.distance is not None]
+    return min(judged, key=lambda check: check.distance or 0.0) if judged else checks[0]
+
+
+def _short(check: Check) -> str:
+    if check.observed is None or check.required is None or not check.unit:
+        return check.check
+    return f"{check.check} {show(check.observed, check.unit)} need {show(check.required, check.unit)}"
+
+
+def _sentence(status: Status, mode: str, checks: Sequence[Check], worst: Check) -> str:
+    count = sum(check.status is status for check in checks)
+    prefix = "Provisional (a quick run decides nothing): " if mode == "quick" else ""
+    if status is Status.PASS:
+        return f"{prefix}all {len(checks)} checks pass; the closest is {worst.check}: {worst.reason}"
+    what = {Status.FAIL: "fail", Status.INVALID: "could not be judged", Status.INCONCLUSIVE: "are undecided"}[status]
+    return f"{prefix}{count} of {len(checks)} checks {what}; first {worst.check}: {worst.reason}"
+
+
+def _next_step(run: GateInput, status: Status, mode: str, standing: Sequence[Check], power: Power) -> str:
+    if status is Status.PASS:
+        return "Run the full gate: a quick PASS never counts." if mode == "quick" else "Nothing stands in the way."
+    if status is Status.INCONCLUSIVE:
+        return _more_pairs(run, power)
+    first = standing[0]
+    what = "Repair the run first" if status is Status.INVALID else "Start with"
+    return f"{what}: {first.check}. {first.hint or first.reason}"
+
+
+def _more_pairs(run: GateInput, power: Power) -> str:
+    if is_futile(power):
+        return (
+            f"Futile: at the measured ratios this run would pass at {power.max_pairs} pairs "
+            f"{power.chance_at_max:.0%} of the time; improve the engine before spending more pairs."
+        )
+    if power.pairs_needed is None:
+        return "No reasonable number of pairs decides this: an open check sits on its bar or has unknown noise."
+    more = max(power.pairs_needed - power.pairs, 1)
+    minutes = run.cost.wall_s / 60 / max(power.pairs, 1) * more
+    return f"About {power.pairs_needed} pairs would decide: {more} more, some {minutes:.0f} minutes at this pace."
