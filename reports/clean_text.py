@@ -1,0 +1,62 @@
+"""Make foreign text harmless and visible. Everything read from a run directory passes through here once, at the border.
+
+Markup is not handled here: jinja2 escapes it, and Markdown, XML and CSV writers escape their own. This module removes
+what escaping leaves active: terminal escapes, NULs, invisible and direction-changing characters, stacked marks, length.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Any
+
+MAX_CHARS = 2_000  # a sentence, a path, a fingerprint; engine text has its own, shorter box
+MAX_ITEMS = 20_000
+MAX_DEPTH = 12
+MAX_MARKS = 2  # combining marks on one letter: more is drawn over the neighbours' lines
+
+_KEPT = "\n\t"
+# Controls, format (bidi, zero width, tags), unassigned, lone surrogates, private use, line and paragraph separators.
+_HIDDEN = frozenset({"Cc", "Cf", "Cn", "Cs", "Co", "Zl", "Zp"})
+# ZERO WIDTH (NON-)JOINER shape real words and emoji and change nothing else.
+_HARMLESS = frozenset("\u200c\u200d")
+_MARK = r"[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]"
+_STACKED = re.compile(f"(?<={_MARK}{{{MAX_MARKS}}}){_MARK}+")
+
+
+def clean(text: str, limit: int = MAX_CHARS) -> str:
+    """Return `text` with every active or invisible character shown as a visible one, cut at `limit` characters."""
+    cut = text[:limit]
+    if not cut.isascii() or not cut.isprintable():
+        cut = "".join(map(_shown, cut.replace("\r\n", "\n")))
+        cut = _STACKED.sub("", cut)
+    left = len(text) - limit
+    return f"{cut}… ({left:,} more characters)" if left > 0 else cut
+
+
+def clean_tree(value: Any, depth: int = 0) -> Any:
+    """`clean` for every string of a JSON-like value; deeper or longer parts than the limits are named, not kept."""
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, (dict, list, tuple)) and depth >= MAX_DEPTH:
+        return "(nested too deep to show)"
+    if isinstance(value, dict):
+        items = list(value.items())[:MAX_ITEMS]
+        return {clean(str(key), 200): clean_tree(item, depth + 1) for key, item in items}
+    if isinstance(value, (list, tuple)):
+        left = [f"({len(value) - MAX_ITEMS:,} more)"] if len(value) > MAX_ITEMS else []
+        return [clean_tree(item, depth + 1) for item in value[:MAX_ITEMS]] + left
+    return value
+
+
+def _shown(char: str) -> str:
+    if char in _KEPT or char in _HARMLESS or char.isprintable():
+        return char
+    code = ord(char)
+    if code < 0x20:
+        return chr(0x2400 + code)  # the control's own picture: ␀, ␛
+    if code == 0x7F:
+        return "␡"
+    if unicodedata.category(char) in _HIDDEN:
+        return f"⟨U+{code:04X}⟩"
+    return char

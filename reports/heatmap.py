@@ -1,0 +1,127 @@
+"""The heatmap of the first screen: profiles or cells against metrics, every box a verdict with its number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from reports import wording
+from reports.definitions import label
+from reports.pair_series import SHOWN, PairSeries
+from reports.run_data import Cell, Check, Run
+
+MAX_ROWS = 10  # more cells than this are folded into one row a profile: the first screen has no room
+ByPlace = dict[tuple[str | None, str], Check]
+SEVERITY = {"FAIL": 0, "INVALID": 1, "INCONCLUSIVE": 2, "PASS": 3}
+
+
+@dataclass(frozen=True)
+class Box:
+    """One box. `state` is a status, `observed` (measured, not gated) or `none`."""
+
+    state: str
+    text: str
+    below: str = ""
+    title: str = ""
+    target: str = ""
+
+    @property
+    def glyph(self) -> str:
+        """The state for readers who do not see colour."""
+        return wording.GLYPHS.get(self.state, "")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A cell, or a profile with its worst cells."""
+
+    profile: str
+    load: str
+    boxes: tuple[Box, ...]
+
+
+@dataclass(frozen=True)
+class Heatmap:
+    """`columns` are (key, label) of speed checks; accuracy is the last box of every row."""
+
+    columns: tuple[tuple[str, str], ...]
+    rows: tuple[Row, ...]
+    folded: bool
+    left_out: int = 0
+
+
+def anchor(check: str) -> str:
+    """The id of a check's row in the table of all checks."""
+    return "check-" + "".join(char if char.isalnum() else "-" for char in check)
+
+
+def severity(check: Check) -> tuple[int, float]:
+    """Worst first: by status, then by how little is left over the bar."""
+    return SEVERITY[check.status], check.distance if check.distance is not None else 0.0
+
+
+def heatmap(run: Run, series: PairSeries, accuracy: dict[str, Box], *, fold: bool, limit: int = MAX_ROWS) -> Heatmap:
+    """Lay out speed checks; `fold` gives one row a profile with its worst cell in each box, worst profiles first."""
+    columns = _columns(run)
+    by_place: ByPlace = {(c.cell, c.check.partition("@")[0]): c for c in run.of_family("speed") if c.cell}
+    groups = _groups(run.cells, fold=fold)
+    rows = []
+    for cells in groups:
+        boxes = [_box(cells, column, by_place, series) for column, _ in columns]
+        load = cells[0].load if len(cells) == 1 else f"worst of {len(cells)}"
+        rows.append(Row(cells[0].profile, load, (*boxes, _worst([accuracy.get(c.name, _NONE) for c in cells]))))
+    if fold and len(rows) > limit:
+        rows.sort(key=lambda row: min(SEVERITY.get(box.state, 9) for box in row.boxes))
+    return Heatmap(columns, tuple(rows[:limit]), fold, max(0, len(rows) - limit))
+
+
+_NONE = Box("none", wording.MISSING, title="not measured")
+
+
+def _columns(run: Run) -> tuple[tuple[str, str], ...]:
+    keys: dict[str, str] = {}
+    for check in run.of_family("speed"):
+        if check.cell:
+            key = check.check.partition("@")[0]
+            keys[key] = label(check.metric) + ("" if check.unit == "x" else f" {wording.bar(check)}")
+    if not keys:
+        keys = {metric: label(metric) for metric in SHOWN[:4]} | {"output_throughput": label("output_throughput")}
+    place = {name: index for index, name in enumerate(SHOWN)}
+    return tuple(sorted(keys.items(), key=lambda item: place.get(item[0], len(place))))
+
+
+def _groups(cells: Sequence[Cell], *, fold: bool) -> list[list[Cell]]:
+    if not fold:
+        return [[cell] for cell in cells]
+    groups: dict[str, list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(cell.profile, []).append(cell)
+    return list(groups.values())
+
+
+def _box(cells: list[Cell], column: str, by_place: ByPlace, series: PairSeries) -> Box:
+    checks = [check for cell in cells if (check := by_place.get((cell.name, column)))]
+    if checks:
+        return check_box(min(checks, key=severity), with_load=len(cells) > 1)
+    observed = [(median(r for _, r in found), cell) for cell in cells if (found := series.ratios(cell.name, column))]
+    if not observed:
+        return _NONE
+    value, cell = min(observed, key=lambda item: item[0])
+    title = f"{label(column)} at {cell.name}: {wording.ratio(value)}, measured but not gated"
+    return Box("observed", wording.ratio(value), cell.load if len(cells) > 1 else "", title)
+
+
+def check_box(check: Check, *, with_load: bool = False) -> Box:
+    """The box of one judged check."""
+    text = wording.with_unit(check.observed, check.unit)
+    title = f"{label(check.metric)} at {check.cell}: {check.status}. {check.reason}"
+    bound = check.ci_low if wording.wants_more(check) else check.ci_high
+    shown = f"{bound:.2f}" if bound is not None and check.unit == "x" else wording.number(bound)
+    load = (check.cell or "").rpartition("/")[2] if with_load else ""
+    below = [load, f"{wording.sign(check)} {shown}" if bound is not None else ""]
+    return Box(check.status, text, " ".join(filter(None, below)), title, anchor(check.check))
+
+
+def _worst(boxes: list[Box]) -> Box:
+    return min(boxes, key=lambda box: SEVERITY.get(box.state, 9))

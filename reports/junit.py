@@ -1,0 +1,53 @@
+"""junit.xml: one test case a check, so that any CI shows which ones stand in the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree.ElementTree import Element, SubElement, indent, tostring
+
+from reports.run_data import Check, Run, read_run
+
+# JUnit knows failed, in error and skipped. INCONCLUSIVE is a failure here: a CI must not read it as passed.
+_OUTCOME = {"FAIL": "failure", "INCONCLUSIVE": "failure", "INVALID": "error"}
+
+
+def junit_xml(run_dir: Path) -> bytes:
+    """The run's checks as JUnit XML (UTF-8). A run without a verdict is one skipped test case."""
+    run = read_run(run_dir)
+    root = Element("testsuites", name="enginegate")
+    families: dict[str, list[Check]] = {}
+    for check in run.checks:
+        families.setdefault(check.family or "other", []).append(check)
+    for family, checks in families.items():
+        _suite(root, family, checks)
+    _whole(root, run)
+    for key in ("tests", "failures", "errors", "skipped"):
+        root.set(key, str(sum(int(suite.get(key, "0")) for suite in root)))
+    indent(root)
+    return bytes(tostring(root, encoding="utf-8", xml_declaration=True))
+
+
+def _suite(root: Element, family: str, checks: list[Check]) -> None:
+    suite = SubElement(root, "testsuite", name=family, tests=str(len(checks)), skipped="0")
+    for check in checks:
+        case = SubElement(suite, "testcase", classname=f"enginegate.{family}.{check.cell or 'run'}", name=check.check)
+        if outcome := _OUTCOME.get(check.status):
+            fault = SubElement(case, outcome, type=check.status, message=f"{check.status}: {check.reason}")
+            fault.text = "\n".join(filter(None, [check.criterion, check.reason, check.hint, *check.evidence]))
+    suite.set("failures", str(len(suite.findall("testcase/failure"))))
+    suite.set("errors", str(len(suite.findall("testcase/error"))))
+
+
+def _whole(root: Element, run: Run) -> None:
+    """The verdict itself: a PASS of every check is not yet a PASS of the run (a quick run, a missing oracle)."""
+    suite = SubElement(root, "testsuite", name="verdict", tests="1", failures="0", errors="0", skipped="0")
+    case = SubElement(suite, "testcase", classname="enginegate", name="verdict")
+    if run.verdict is None:
+        SubElement(case, "skipped", message="A sweep measures; it judges nothing.")
+        suite.set("skipped", "1")
+    elif outcome := _OUTCOME.get(run.status):
+        SubElement(case, outcome, type=run.status, message=f"{run.status}: {run.verdict.sentence}")
+        suite.set("errors" if outcome == "error" else "failures", "1")
+    elif run.verdict.mode == "quick":
+        SubElement(case, "failure", type="PROVISIONAL", message="A quick run is provisional and cannot satisfy a gate.")
+        suite.set("failures", "1")

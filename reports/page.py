@@ -1,0 +1,205 @@
+"""From a run to what one page says: plain values that the template lays out and summary.md repeats."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reports import wording
+from reports.definitions import label
+from reports.heatmap import SEVERITY, anchor, severity
+from reports.run_data import Check, Run, as_dict, as_list, as_number
+
+FAMILIES = {"speed": "Faster", "accuracy": "As right", "honesty": "Honest"}
+UNJUDGED = "NOT JUDGED"
+
+
+@dataclass(frozen=True)
+class Half:
+    """One half of the question: its state, how many checks passed, and the check that limits it."""
+
+    title: str
+    family: str
+    state: str
+    counts: str
+    limiting: Check | None
+    sentence: str
+
+    @property
+    def glyph(self) -> str:
+        """The state as a sign."""
+        return wording.GLYPHS.get(self.state, "○")
+
+
+def halves(run: Run) -> tuple[Half, ...]:
+    """Faster, as right, honest: never shown apart."""
+    return tuple(_half(run, family, title) for family, title in FAMILIES.items())
+
+
+def _half(run: Run, family: str, title: str) -> Half:
+    checks = run.of_family(family)
+    if not checks:
+        return Half(title, family, UNJUDGED, "no check", None, _why_unjudged(run, family))
+    worst = min(checks, key=severity)
+    passed = sum(check.status == "PASS" for check in checks)
+    counts = f"{passed} of {wording.count(len(checks), 'check')} passed"
+    return Half(title, family, worst.status, counts, worst, worst.reason)
+
+
+def _why_unjudged(run: Run, family: str) -> str:
+    if run.verdict is None:
+        return "A sweep measures; it judges nothing."
+    if family == "accuracy":
+        reasons = [
+            str(result.get("reason"))
+            for arm in ("candidate", "baseline")
+            for result in run.oracles.get(arm, {}).values()
+            if result.get("status") == "unscored" and result.get("reason")
+        ]
+        return reasons[0] if reasons else "No reference scored this run, so nothing is known about its answers."
+    return "This run has no such check."
+
+
+def headline(check: Check) -> str:
+    """One check in a few words: TTFT p50 at chat/c32: 1.11× (1.08 to 1.15), needs ≥ 1.20×."""
+    where = f" at {check.cell}" if check.cell else ""
+    observed = wording.with_unit(check.observed, check.unit) if check.observed is not None else check.status
+    bounds = wording.interval(check)
+    verb = {"≥": "needs", "≤": "allowed"}.get(wording.sign(check), "limit")
+    needs = f", {verb} {wording.bar(check)}"
+    return (
+        f"{label(check.metric)}{where}: {observed}"
+        + (f" ({bounds})" if bounds else "")
+        + (needs if check.required is not None else "")
+    )
+
+
+def limiting(run: Run) -> Check | None:
+    """The check that stands in the way most, or the closest one when all passed."""
+    by_id = {check.check: check for check in run.checks}
+    named = [by_id[name] for name in run.verdict.failed_first if name in by_id] if run.verdict else []
+    if named:
+        return named[0]
+    judged = [check for check in run.checks if check.family in FAMILIES and check.distance is not None]
+    return min(judged or run.checks, key=severity, default=None)
+
+
+@dataclass(frozen=True)
+class ChecklistItem:
+    """Checks of one kind over all cells, folded into one line."""
+
+    name: str
+    state: str
+    scope: str
+    sentence: str
+    hint: str
+    target: str
+
+    @property
+    def glyph(self) -> str:
+        """The state as a sign."""
+        return wording.GLYPHS.get(self.state, "○")
+
+
+def checklist(checks: Sequence[Check]) -> tuple[ChecklistItem, ...]:
+    """Fold `same-cache@a`, `same-cache@b`, ... into one line that carries the worst of them; broken ones first."""
+    kinds: dict[str, list[Check]] = {}
+    for check in checks:
+        kinds.setdefault(check.check.partition("@")[0], []).append(check)
+    items = []
+    for kind, members in kinds.items():
+        worst = min(members, key=severity)
+        broken = sum(member.status != "PASS" for member in members)
+        scope = wording.count(len(members), "cell") if worst.cell else ""
+        if worst.cell and broken:
+            scope = f"{broken} of {scope}"
+        name = wording.sentence_case(kind)
+        items.append(ChecklistItem(name, worst.status, scope, worst.reason, worst.hint, anchor(worst.check)))
+    return tuple(sorted(items, key=lambda item: SEVERITY[item.state]))
+
+
+def identity(run: Run) -> tuple[tuple[str, str], ...]:
+    """Who was compared, on what, when: (label, value)."""
+    plan, env = run.plan, run.environment
+    rows = [(arm.capitalize(), _engine(run, arm)) for arm in run.arms if arm in ("baseline", "candidate")]
+    rows = rows[::-1] or [("Endpoints", ", ".join(run.arms))]
+    rows += [
+        ("Model", _text(plan.get("model"))),
+        ("Reference", _reference(plan)),
+        ("Machine", _machine(env)),
+        ("Judge", _judge(env)),
+        ("Measured", _when(run)),
+        ("Traffic", _traffic(run)),
+    ]
+    return tuple((name, value) for name, value in rows if value)
+
+
+def _engine(run: Run, arm: str) -> str:
+    endpoint = as_dict(as_dict(run.plan.get("endpoints")).get(arm))
+    known = as_dict(as_dict(run.environment.get("engines")).get(arm))
+    replica = next((as_dict(item) for item in as_list(known.get("replicas"))), {})
+    named = [replica.get("system_fingerprint"), replica.get("server")]
+    urls = endpoint.get("urls") or [endpoint.get("url")]
+    served = endpoint.get("model") if endpoint.get("model") != run.plan.get("model") else None
+    parts = [served, *named, *[url for url in as_list(urls) if url][:2]]
+    return " · ".join(str(part) for part in parts if part)
+
+
+def _reference(plan: dict[str, object]) -> str:
+    reference = as_dict(plan.get("reference"))
+    if not reference:
+        return "none: accuracy is not judged"
+    where = str(reference.get("model") or reference.get("url") or reference.get("path") or "")
+    return f"{where.rstrip('/').rpartition('/')[2]} {reference.get('dtype') or ''}".strip()
+
+
+def _machine(env: dict[str, object]) -> str:
+    gpus = [str(as_dict(gpu).get("name")) for gpu in as_list(env.get("gpus"))]
+    cpu = as_dict(env.get("cpu"))
+    processor = f"{cpu.get('model')} × {cpu.get('count')}" if cpu.get("model") else ""
+    drawn = [f"{gpus.count(name)} × {name}" for name in dict.fromkeys(gpus)]
+    return " · ".join([*drawn, processor] if processor else drawn)
+
+
+def _judge(env: dict[str, object]) -> str:
+    revision = str(env.get("git_revision") or "")[:10]
+    changed = " (changed)" if env.get("git_dirty") else ""
+    aiperf = as_dict(env.get("versions")).get("aiperf")
+    parts = [("enginegate", env.get("enginegate")), ("", revision and revision + changed), ("AIPerf", aiperf)]
+    return " · ".join(f"{name} {value}".strip() for name, value in parts if value)
+
+
+def started_at(run: Run) -> float | None:
+    """Unix time of the first visit."""
+    times = [as_number(visit.record.get("started_at")) for visit in run.visits]
+    return min((t for t in times if t), default=None)
+
+
+def _when(run: Run) -> str:
+    start = started_at(run)
+    parts = [time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(start))] if start else []
+    if run.verdict and (wall := as_number(run.verdict.cost.get("wall_s"))):
+        parts.append(wording.duration(wall))
+    return " · ".join(parts)
+
+
+def _traffic(run: Run) -> str:
+    pairs = len({visit.pair for visit in run.visits})
+    parts = [wording.count(pairs, "pair"), wording.count(len(run.cells), "cell")]
+    if run.verdict and (requests := as_number(run.verdict.cost.get("requests"))):
+        parts.append(wording.count(requests, "request"))
+    if run.plan.get("seed") is not None:
+        parts.append(f"seed {run.plan['seed']}")
+    return " · ".join(parts)
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def reproduce(run: Run) -> tuple[str, ...]:
+    """Commands that make this run again and that re-judge it."""
+    if run.verdict is None:
+        return ()
+    return (f"enginegate gate {run.name}/plan.yaml", f"enginegate recheck {run.name}")

@@ -1,0 +1,221 @@
+"""Every table of a report as plain data: HTML, CSV and Markdown are written from these, so they cannot disagree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from reports import wording
+from reports.definitions import label
+from reports.heatmap import anchor, severity
+from reports.pair_series import SHOWN, PairSeries, Spread, unit_of
+from reports.run_data import Check, Run, as_dict, as_list, as_number
+
+
+@dataclass(frozen=True)
+class Column:
+    """`define`: key of the definition behind the "?"; `kind`: `number`, `state`, `text`, `interval` or `reason`."""
+
+    label: str
+    kind: str = "text"
+    define: str = ""
+
+    @property
+    def numeric(self) -> bool:
+        """Whether the column is right-aligned and sorted as numbers."""
+        return self.kind == "number"
+
+
+@dataclass(frozen=True)
+class Item:
+    """A value as shown and, for numbers, as it is."""
+
+    shown: str
+    value: float | None = None
+
+    @property
+    def sort(self) -> str:
+        """The number for sorting; empty when missing."""
+        return "" if self.value is None else repr(self.value)
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """One row; `anchor` is its id on the page."""
+
+    items: tuple[Item, ...]
+    state: str = ""
+    anchor: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A titled table; `name` is its CSV's file name."""
+
+    name: str
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[TableRow, ...] = field(default=())
+    heading: str = ""
+
+    @cached_property
+    def states(self) -> tuple[str, ...]:
+        """States that occur, for the filter."""
+        return tuple(sorted({row.state for row in self.rows if row.state}))
+
+
+def text(value: object) -> Item:
+    """A text item."""
+    return Item("" if value is None else str(value))
+
+
+def num(value: float | None, unit: str = "") -> Item:
+    """A number with its unit."""
+    return Item(wording.with_unit(value, unit), value)
+
+
+def share(value: float | None, digits: int = 1) -> Item:
+    """A share, shown in percent."""
+    return Item(wording.percent(value, digits), value)
+
+
+_CHECK_COLUMNS = (
+    Column("Check"),
+    Column("Status", "state"),
+    Column("Observed", "number", "ratio"),
+    Column("Interval", "interval", "interval"),
+    Column("Bar", "number", "bar"),
+    Column("Distance", "number", "distance"),
+    Column("Baseline", "number"),
+    Column("Candidate", "number"),
+    Column("n", "number", "n"),
+    Column("Noise", "number", "noise"),
+    Column("Why", "reason"),
+)
+
+
+def checks_table(name: str, title: str, checks: Iterable[Check]) -> Table:
+    """Checks with everything that decided them, worst first."""
+    return Table(name, title, _CHECK_COLUMNS, tuple(_check_row(check) for check in sorted(checks, key=severity)))
+
+
+def _check_row(check: Check) -> TableRow:
+    where = f" · {check.cell}" if check.cell else ""
+    level = f" at {check.confidence:.1%}" if check.confidence is not None and wording.interval(check) else ""
+    items = (
+        text(f"{label(check.metric)}{where}"), text(check.status), num(check.observed, check.unit),
+        text(wording.interval(check) + level), Item(wording.bar(check), check.required), share(check.distance),
+        num(check.baseline, check.value_unit), num(check.candidate, check.value_unit),
+        Item(f"{check.n:,}", check.n), share(check.noise), text(" ".join(filter(None, [check.reason, check.hint]))),
+    )  # fmt: skip
+    return TableRow(items, check.status, anchor(check.check))
+
+
+def cells_table(run: Run, series: PairSeries) -> Table:
+    """What each arm measured in each cell: median over pairs, and the range."""
+    columns = [Column("Cell"), Column("Arm"), Column("Asked", "number"), Column("Served", "number")]
+    shown = [m for m in SHOWN if any(series.values(arm, c.name, m) for arm in run.arms for c in run.cells)]
+    columns += [Column(f"{label(m)}, {unit_of(m)}", "number", m.partition(".")[0]) for m in shown]
+    rows = []
+    for cell in run.cells:
+        for arm in run.arms:
+            met = [visit.cells[cell.name] for visit in run.visits if visit.arm == arm and cell.name in visit.cells]
+            if not met:
+                continue
+            asked, served = (sum(as_number(one.get(key)) or 0 for one in met) for key in ("asked", "served"))
+            items = [text(cell.name), text(arm), Item(f"{asked:,.0f}", asked), Item(f"{served:,.0f}", served)]
+            for metric in shown:
+                spread = series.spread(arm, cell.name, metric)
+                middle = spread.median if spread else None
+                items.append(Item(wording.number(middle) + _range(spread), middle))
+            rows.append(TableRow(tuple(items)))
+    return Table("cells", "Measured, by cell and arm", tuple(columns), tuple(rows))
+
+
+def _range(spread: Spread | None) -> str:
+    return f" ({wording.number(spread.low)}–{wording.number(spread.high)})" if spread and spread.n > 1 else ""
+
+
+_FINDING_COLUMNS = (
+    Column("Contract"),
+    Column("Arm"),
+    Column("Status", "state"),
+    Column("Broke it", "number"),
+    Column("Looked at", "number", "n"),
+    Column("Finds from", "number", "detectable_rate"),
+    Column("What was seen", "reason"),
+)
+_FOUND = {"broken": "FAIL", "unscored": "NOT SCORED", "kept": "PASS"}
+
+
+def findings_table(run: Run) -> Table:
+    """Every contract that an oracle tested on the timed responses, with the rate of misbehaviour it would find."""
+    rows = [
+        _finding_row(oracle, arm, as_dict(finding))
+        for arm, results in run.oracles.items()
+        for oracle, result in results.items()
+        for finding in as_list(result.get("findings"))
+    ]
+    rank = {state: place for place, state in enumerate(_FOUND.values())}
+    rows.sort(key=lambda row: rank[row.state])
+    return Table("findings", "Contracts tested on the timed responses", _FINDING_COLUMNS, tuple(rows))
+
+
+def _finding_row(oracle: str, arm: str, finding: dict[str, object]) -> TableRow:
+    state = _FOUND.get(str(finding.get("status")), "NOT SCORED")
+    broke, n, rate = (as_number(finding.get(key)) for key in ("count", "n", "detectable_rate"))
+    name = text(f"{oracle}: {str(finding.get('name')).replace('-', ' ')}")
+    items = (name, text(arm), text(state), num(broke), num(n), share(rate, 2), text(finding.get("sentence")))
+    return TableRow(items, state)
+
+
+_ORACLE_COLUMNS = (
+    Column("Number"),
+    Column("Arm"),
+    Column("Value", "number"),
+    Column("95 % interval", "interval"),
+    Column("n", "number", "n"),
+    Column("Remark", "reason"),
+)
+
+
+def oracle_table(run: Run) -> Table:
+    """Every number that an oracle gave, with interval and sample count; what was not scored says why."""
+    rows = []
+    for arm, results in run.oracles.items():
+        for oracle, result in results.items():
+            rows += [_metric_row(oracle, arm, name, as_dict(m)) for name, m in as_dict(result.get("metrics")).items()]
+            if result.get("status") != "scored":
+                items = (f"{oracle}: not scored", arm, wording.MISSING, "", wording.MISSING, result.get("reason"))
+                rows.append(TableRow(tuple(map(text, items))))
+    return Table("oracles", "What the oracles measured", _ORACLE_COLUMNS, tuple(rows))
+
+
+def _metric_row(oracle: str, arm: str, name: str, metric: dict[str, object]) -> TableRow:
+    value, n, low, high = (as_number(metric.get(key)) for key in ("value", "n", "ci_low", "ci_high"))
+    bounds = f"{wording.number(low)} to {wording.number(high)}" if low is not None and high is not None else ""
+    shown = num(value, str(metric.get("unit") or ""))
+    return TableRow(
+        (text(f"{oracle}: {label(name)}"), text(arm), shown, text(bounds), Item(f"{n or 0:,.0f}", n), text(""))
+    )
+
+
+def flat_table(name: str, title: str, **trees: dict[str, object]) -> Table:
+    """Nested keys and values laid out flat, one column a tree."""
+    flat = {head: dict(_flatten(tree)) for head, tree in trees.items()}
+    keys = dict.fromkeys(key for values in flat.values() for key in values)
+    rows = tuple(TableRow((text(key), *[text(values.get(key, "")) for values in flat.values()])) for key in keys)
+    return Table(name, title, (Column("Key"), *[Column(head) for head in flat]), rows)
+
+
+def _flatten(value: object, prefix: str = "") -> Iterable[tuple[str, str]]:
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            yield from _flatten(item, f"{prefix}.{key}" if prefix else str(key))
+    elif isinstance(value, list) and any(isinstance(item, (dict, list)) for item in value):
+        for place, item in enumerate(value):
+            yield from _flatten(item, f"{prefix}.{place}")
+    else:
+        shown = ", ".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
+        yield prefix, shown

@@ -1,0 +1,106 @@
+"""How numbers and states are written, the same in HTML, Markdown, CSV and charts."""
+
+from __future__ import annotations
+
+from reports.run_data import Check
+
+MISSING = "–"
+GLYPHS = {"PASS": "✓", "FAIL": "✕", "INCONCLUSIVE": "≈", "INVALID": "!", "SWEEP": "∿"}
+EXPLAINED = {
+    "PASS": "every judged check passed",
+    "FAIL": "at least one check is proven to miss its bar",
+    "INCONCLUSIVE": "at least one interval straddles its bar",
+    "INVALID": "a precondition of judging broke",
+    "SWEEP": "measured, not judged",
+}
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Three significant digits, thousands grouped: 0.0031, 12.4, 1,360."""
+    if value is None:
+        return MISSING
+    if value == 0:
+        return "0"
+    size = abs(value)
+    if size < 1e-4 or size >= 1e7:
+        return f"{value:.{digits - 1}e}"
+    places = max(0, digits - 1 - _magnitude(size))
+    return f"{value:,.{places}f}"
+
+
+def _magnitude(size: float) -> int:
+    return int(f"{size:e}".partition("e")[2])
+
+
+def ratio(value: float | None) -> str:
+    """1.17×; more than a hundred without decimals."""
+    if value is None:
+        return MISSING
+    return f"{value:.2f}×" if abs(value) < 100 else f"{value:,.0f}×"
+
+
+def with_unit(value: float | None, unit: str) -> str:
+    """A number and its unit."""
+    if value is None:
+        return MISSING
+    if unit == "x":
+        return ratio(value)
+    if unit == "pt":
+        return f"{value:+.2f} pt"
+    if unit == "share":
+        return percent(value)
+    return f"{number(value)} {unit}".strip()
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """A share as a percentage."""
+    return MISSING if value is None else f"{100 * value:.{digits}f} %"
+
+
+def interval(check: Check) -> str:
+    """1.11 to 1.23, in the check's unit; half-open when one bound is missing."""
+    low, high = check.ci_low, check.ci_high
+    if low is None and high is None:
+        return ""
+    plain = {"x": "{:.2f}".format, "pt": "{:+.2f}".format}.get(check.unit, number)
+    if low is None or high is None:
+        return f"≥ {plain(low)}" if low is not None else f"≤ {plain(high)}"
+    return f"{plain(low)} to {plain(high)}"
+
+
+def sign(check: Check) -> str:
+    """≥ or ≤, as the criterion has it; empty when it is not of that form."""
+    return "≥" if ">=" in check.criterion else "≤" if "<=" in check.criterion else ""
+
+
+def wants_more(check: Check) -> bool:
+    """Whether larger is better."""
+    return sign(check) != "≤"
+
+
+def bar(check: Check) -> str:
+    """≥ 1.20×."""
+    return f"{sign(check)} {with_unit(check.required, check.unit)}".strip() if check.required is not None else MISSING
+
+
+def duration(seconds: float | None) -> str:
+    """4 h 05 min, 12 min 08 s, 38 s."""
+    if seconds is None:
+        return MISSING
+    whole = round(seconds)
+    if whole >= 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 60} min {whole % 60:02d} s" if whole >= 60 else f"{whole} s"
+
+
+def count(value: float | None, noun: str) -> str:
+    """1 pair, 6 pairs, 1,360 tokens."""
+    if value is None:
+        return f"{MISSING} {noun}s"
+    return f"{value:,.0f} {noun}{'' if value == 1 else 's'}"
+
+
+def sentence_case(name: str) -> str:
+    """`same-cache` as a person writes it: Same cache."""
+    words = name.replace("-", " ").replace("_", " ")
+    return words[:1].upper() + words[1:]
