@@ -1,0 +1,236 @@
+"""The BF16 reference: a local transformers folder that every arm's tokens are teacher-forced under.
+
+`Reference` is the small protocol the oracles need; `LocalReference` is a folder on this machine. Nothing here reaches a
+network: only local files are read, and no code that comes with a model is run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+from oracles.scoring import ScoreRequest, TokenScores, score
+
+Progress = Callable[[int, int], None]
+DTYPES = ("bfloat16", "float16", "float32")
+_SAMPLES, _SAMPLE_BYTES = 256, 4096
+
+
+class OracleError(Exception):
+    """An oracle cannot work with what it was given. One sentence or two: what, where, what to do next."""
+
+
+class Reference(Protocol):
+    """What scores tokens: a tokenizer with its chat template, and a model that gives every position's distribution."""
+
+    vocab_size: int
+    context_length: int
+    revision: str
+    end_token_ids: frozenset[int]
+    end_token_id: int
+
+    def prompt_ids(self, messages: Sequence[dict[str, Any]] | str) -> list[int]:
+        """Token ids of a prompt: chat messages through the template, a string as a completion prompt."""
+
+    def encode_output(self, text: str) -> list[int]:
+        """Token ids of an answer's text."""
+
+    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
+        """Text of token ids, with special tokens or without."""
+
+    def score(
+        self, requests: Sequence[ScoreRequest], *, top_k: int = 0, progress: Progress | None = None
+    ) -> list[TokenScores]:
+        """Teacher-force every request, in the order given."""
+
+
+@dataclass(frozen=True)
+class LocalReference:
+    """A causal language model in memory. `revision` identifies its weights, config and tokenizer."""
+
+    path: Path
+    model: Any
+    tokenizer: Any
+    revision: str
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def dtype(self) -> str:
+        """Compute type, e.g. bfloat16."""
+        return str(self.model.dtype).removeprefix("torch.")
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the output matrix."""
+        return int(self.model.get_output_embeddings().weight.shape[0])
+
+    @property
+    def context_length(self) -> int:
+        """Longest sequence the model was made for, in tokens."""
+        return int(self.model.config.get_text_config().max_position_embeddings)
+
+    @cached_property
+    def end_token_ids(self) -> frozenset[int]:
+        """Ids that end an answer: generation config's and the tokenizer's."""
+        ids = self.model.generation_config.eos_token_id
+        listed = set(ids) if isinstance(ids, list) else {ids}
+        return frozenset(int(i) for i in listed | {self.tokenizer.eos_token_id} if i is not None)
+
+    @cached_property
+    def end_token_id(self) -> int:
+        """The end token the chat template puts behind an answer; without a template, the tokenizer's own."""
+        if self.tokenizer.chat_template:
+            turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+            closed = self._render(turns, generation_prompt=False)
+            ends = [i for i in closed if i in self.end_token_ids]
+            if ends:
+                return int(ends[-1])
+        if not self.end_token_ids:
+            raise OracleError(f"{self.path} names no end token: set eos_token_id in its generation_config.json.")
+        own = self.tokenizer.eos_token_id
+        return int(own) if own is not None else min(self.end_token_ids)
+
+    def prompt_ids(self, messages: Sequence[dict[str, Any]] | str) -> list[int]:
+        """Token ids of a prompt: chat messages through the model's template, a string as a completion prompt.
+
+        Raises OracleError when the template refuses the messages.
+        """
+        if isinstance(messages, str):
+            return [int(i) for i in self.tokenizer(messages)["input_ids"]]
+        if not self.tokenizer.chat_template:
+            raise OracleError(f"{self.path} has no chat template: add chat_template.jinja, or send completions.")
+        return self._render(list(messages), generation_prompt=True)
+
+    def encode_output(self, text: str) -> list[int]:
+        """Token ids of an answer's text, without any token added at its ends."""
+        return [int(i) for i in self.tokenizer.encode(text, add_special_tokens=False)]
+
+    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
+        """Text of token ids as a server shows it: without special tokens, unless `special`."""
+        text: str = self.tokenizer.decode(
+            list(ids), skip_special_tokens=not special, clean_up_tokenization_spaces=False
+        )
+        return text
+
+    def score(
+        self, requests: Sequence[ScoreRequest], *, top_k: int = 0, progress: Progress | None = None
+    ) -> list[TokenScores]:
+        """Teacher-force every request; see `oracles.scoring.score`."""
+        return score(self, requests, top_k=top_k, progress=progress)
+
+    def _render(self, turns: list[dict[str, Any]], *, generation_prompt: bool) -> list[int]:
+        from jinja2 import TemplateError
+
+        try:
+            ids = self.tokenizer.apply_chat_template(
+                turns, add_generation_prompt=generation_prompt, tokenize=True, return_dict=False
+            )
+        except (TemplateError, TypeError, ValueError, KeyError) as error:
+            raise OracleError(f"The chat template of {self.path} refuses a request's messages: {error}") from error
+        return [int(i) for i in ids]
+
+
+def open_reference(
+    path: Path | str, *, device: str = "auto", dtype: str = "bfloat16", attention: str = "sdpa"
+) -> LocalReference:
+    """Load a model folder (config.json, safetensors, tokenizer) for scoring.
+
+    Args:
+        path: local folder; a hub name is refused.
+        device: `cpu`, `cuda`, `cuda:1`, or `auto`: the GPUs that are there, else the CPU.
+        dtype: `bfloat16`, `float16` or `float32`; BF16 weights in float32 are the same weights with exact arithmetic.
+        attention: a transformers attention implementation, e.g. `sdpa` or `eager`.
+
+    Raises:
+        OracleError: the folder, its files, the dtype or the `reference` extra is missing or unusable.
+    """
+    folder = _model_folder(Path(path))
+    if dtype not in DTYPES:
+        raise OracleError(f"Reference dtype {dtype} is not one of {', '.join(DTYPES)}.")
+    try:
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers.utils import logging
+    except ImportError as error:
+        raise OracleError(
+            f"The local reference needs the extra `reference`, and {error.name} is not installed: "
+            "pip install 'enginegate[reference]'"
+        ) from error
+    logging.disable_progress_bar()
+    offline: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, **offline)
+        placed = _placement(torch, device)
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=getattr(torch, dtype), attn_implementation=attention, **placed, **offline
+        )
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+        raise OracleError(f"{folder} could not be loaded as a reference: {_first_line(error)}") from error
+    reference = LocalReference(folder, model.eval().requires_grad_(False), tokenizer, revision(folder))
+    _check_vocabulary(reference)
+    return reference
+
+
+def revision(folder: Path) -> str:
+    """SHA-256 over config, tokenizer, every weight file's size and header, and 1 MiB of each file's weights.
+
+    Enough to tell two quantisations of one model apart without reading tens of gigabytes.
+    """
+    digest = hashlib.sha256()
+    for file in sorted(p for p in folder.iterdir() if p.suffix in {".json", ".jinja"} and p.is_file()):
+        digest.update(file.name.encode() + hashlib.sha256(file.read_bytes()).digest())
+    for file in sorted(folder.glob("*.safetensors")):
+        size = file.stat().st_size
+        digest.update(f"{file.name}:{size}".encode())
+        with file.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            if length > min(size, 100_000_000):
+                raise OracleError(f"{file} is not a whole safetensors file: its header claims {length} bytes.")
+            digest.update(stream.read(length))
+            for i in range(_SAMPLES):
+                stream.seek(8 + length + (size - 8 - length) * i // _SAMPLES)
+                digest.update(stream.read(_SAMPLE_BYTES))
+    return digest.hexdigest()
+
+
+def _model_folder(folder: Path) -> Path:
+    if not folder.is_dir():
+        raise OracleError(
+            f"{folder} is not a folder: the reference is a local model folder (nothing is fetched from a hub)."
+        )
+    if not (folder / "config.json").is_file():
+        raise OracleError(f"{folder} has no config.json: give the folder that holds config.json and *.safetensors.")
+    if not any(folder.glob("*.safetensors")):
+        raise OracleError(f"{folder} has no *.safetensors: only safetensors weights are read.")
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        absent = sorted(s for s in shards if not (folder / s).is_file())
+        if absent:
+            raise OracleError(f"{folder} lacks {absent[0]} and {len(absent) - 1} other weight files of its index.")
+    return folder
+
+
+def _placement(torch: Any, device: str) -> dict[str, Any]:
+    if device == "auto":
+        return {"device_map": "auto" if torch.cuda.is_available() else "cpu"}
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise OracleError(f"Reference device {device}: torch sees no GPU here; use cpu or auto.")
+    return {"device_map": device}
+
+
+def _check_vocabulary(reference: LocalReference) -> None:
+    tokens, rows = len(reference.tokenizer), reference.vocab_size
+    if tokens > rows:
+        raise OracleError(
+            f"{reference.path}: its tokenizer has {tokens} tokens, its model {rows}: these do not belong together."
+        )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

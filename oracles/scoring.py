@@ -1,0 +1,246 @@
+"""Teacher forcing: what the reference thinks of every token that an engine produced.
+
+One forward pass of the backbone over right-padded batches of sequences of like length (causal attention never looks at
+the padding, so no mask is needed), then the output matrix over the scored positions alone, in chunks of rows, each
+reduced to a few numbers at once: [tokens x vocab] never exists. When memory runs out the batch is halved, and said so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from oracles.token_statistics import BANNED, Scratch, fused_statistics, row_statistics
+
+if TYPE_CHECKING:
+    from oracles.reference import LocalReference
+
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int32]
+Progress = Callable[[int, int], None]
+
+LOGIT_BYTES_CPU = 24 << 20
+LOGIT_BYTES_GPU = 1 << 29
+BATCH_TOKENS_CPU = 2048
+BATCH_TOKENS_GPU = 16384
+
+
+@dataclass(frozen=True)
+class ScoreRequest:
+    """One answer to score.
+
+    Attributes:
+        prompt: ids before the answer; at least one.
+        output: ids of the answer, fed to the model.
+        targets: ids whose scores are wanted at the answer's positions; the answer's own when None.
+        no_end: the request forbade end tokens (ignore_eos): they are taken out of every distribution but where they
+            are the target themselves.
+    """
+
+    prompt: Sequence[int]
+    output: Sequence[int]
+    targets: Sequence[int] | None = None
+    no_end: bool = False
+
+    def __len__(self) -> int:
+        return len(self.prompt) + len(self.output)
+
+
+@dataclass(frozen=True)
+class TokenScores:
+    """The reference's view of one answer, one entry a token; nats.
+
+    Attributes:
+        logprobs: ln p_R(token).
+        ranks: logits strictly greater than the token's; 0 is the reference's own choice (ties count as its choice).
+        margins: max_v l_v - l_token, never negative.
+        entropies: entropy of the reference's distribution.
+        lse: log-sum-exp of the raw logits.
+        top_ids: [n, top_k] the reference's most likely tokens, most likely first.
+        top_logprobs: [n, top_k].
+    """
+
+    logprobs: Floats
+    ranks: Ints
+    margins: Floats
+    entropies: Floats
+    lse: Floats
+    top_ids: Ints
+    top_logprobs: Floats
+
+    def tail_mass(self) -> npt.NDArray[np.float64]:
+        """Probability outside the top k."""
+        kept: npt.NDArray[np.float64] = np.exp(self.top_logprobs.astype(np.float64)).sum(-1)
+        return np.clip(1.0 - kept, 0.0, 1.0)
+
+
+def score(
+    reference: LocalReference,
+    requests: Sequence[ScoreRequest],
+    *,
+    top_k: int = 0,
+    batch_tokens: int | None = None,
+    progress: Progress | None = None,
+) -> list[TokenScores]:
+    """Score every request, in the order given; see `score_batches` for the arguments."""
+    results: list[TokenScores | None] = [None] * len(requests)
+    for index, scores in score_batches(reference, requests, top_k=top_k, batch_tokens=batch_tokens, progress=progress):
+        results[index] = scores
+    return [scores for scores in results if scores is not None]
+
+
+def score_batches(
+    reference: LocalReference,
+    requests: Sequence[ScoreRequest],
+    *,
+    top_k: int = 0,
+    batch_tokens: int | None = None,
+    progress: Progress | None = None,
+) -> Iterator[tuple[int, TokenScores]]:
+    """Score requests, longest first, giving (index, scores) as each batch is done.
+
+    Args:
+        reference: the model.
+        requests: prompts not empty, ids inside the vocabulary, no longer than the context.
+        top_k: ids and log-probabilities kept a position.
+        batch_tokens: tokens (padding included) in one forward pass; found by itself when None.
+        progress: called with (tokens done, tokens in all), prompt tokens included.
+
+    Raises:
+        ValueError: a request breaks the rules above; nothing was scored then.
+    """
+    for request in requests:
+        _check(reference, request)
+    limit = batch_tokens or _batch_tokens(reference)
+    total, done = sum(map(len, requests)), 0
+    queue = sorted(range(len(requests)), key=lambda i: -len(requests[i]))
+    while queue:
+        size = _fitting([len(requests[i]) for i in queue[: limit + 1]], limit)
+        batch, rest = queue[:size], queue[size:]
+        scores = _within_memory(reference, [requests[i] for i in batch], top_k)
+        if scores is None:
+            if size == 1:
+                raise MemoryError(f"one sequence of {len(requests[batch[0]])} tokens does not fit into memory")
+            limit = max(1, size // 2) * len(requests[batch[0]])
+            reference.notes.append(f"memory ran out: scoring went on with batches of {limit} tokens")
+            continue
+        yield from zip(batch, scores, strict=True)
+        queue = rest
+        done += sum(len(requests[i]) for i in batch)
+        if progress:
+            progress(done, total)
+
+
+def _check(reference: LocalReference, request: ScoreRequest) -> None:
+    ids = np.concatenate([np.asarray(part, dtype=np.int64) for part in (request.prompt, request.output)])
+    targets = np.asarray(request.output if request.targets is None else request.targets, dtype=np.int64)
+    if not len(request.prompt) or not len(request.output):
+        raise ValueError("a sequence to score needs a prompt and an answer of at least one token each")
+    if len(targets) != len(request.output):
+        raise ValueError(f"{len(targets)} targets for an answer of {len(request.output)} tokens")
+    for part in (ids, targets):
+        if part.min() < 0 or part.max() >= reference.vocab_size:
+            raise ValueError(f"token id {part.max()} or {part.min()} is outside 0..{reference.vocab_size - 1}")
+    if len(ids) > reference.context_length:
+        raise ValueError(f"{len(ids)} tokens are more than the reference's context of {reference.context_length}")
+
+
+def _batch_tokens(reference: LocalReference) -> int:
+    return BATCH_TOKENS_CPU if reference.model.device.type == "cpu" else BATCH_TOKENS_GPU
+
+
+def _fitting(lengths: Sequence[int], limit: int) -> int:
+    """How many of the lengths, longest first, fit into `limit` tokens with their padding; at least one."""
+    return max(1, min(len(lengths), limit // lengths[0]))
+
+
+def _within_memory(reference: LocalReference, batch: Sequence[ScoreRequest], top_k: int) -> list[TokenScores] | None:
+    """Scores of one batch, or None when memory ran out."""
+    import torch
+
+    try:
+        with torch.inference_mode():
+            return _forward(reference, batch, top_k)
+    except torch.OutOfMemoryError:
+        pass
+    except RuntimeError as error:  # the CPU allocator's own kind
+        if "not enough memory" not in str(error):
+            raise
+    torch.cuda.empty_cache()
+    return None
+
+
+def _forward(reference: LocalReference, batch: Sequence[ScoreRequest], top_k: int) -> list[TokenScores]:
+    import torch
+
+    model, device = reference.model, reference.model.device
+    longest = max(map(len, batch))
+    ids = torch.zeros((len(batch), longest), dtype=torch.long)
+    for row, request in enumerate(batch):
+        ids[row, : len(request)] = torch.tensor([*request.prompt, *request.output])
+    hidden = model.get_decoder()(input_ids=ids.to(device), use_cache=False).last_hidden_state
+    # The position before a token predicts it.
+    spans = [(row * longest + len(r.prompt) - 1, len(r.output)) for row, r in enumerate(batch)]
+    positions = torch.cat([torch.arange(first, first + count) for first, count in spans])
+    wanted = hidden.flatten(0, 1)[positions.to(hidden.device)]
+    del hidden
+    targets = torch.tensor([t for r in batch for t in (r.output if r.targets is None else r.targets)])
+    barred = torch.tensor([r.no_end for r in batch for _ in r.output])
+    columns = _reduce_rows(reference, wanted, targets, barred, top_k)
+    ends = np.cumsum([len(r.output) for r in batch])[:-1]
+    parts = [np.split(column, ends) for column in columns]
+    return [TokenScores(*row) for row in zip(*parts, strict=True)]
+
+
+def _reduce_rows(
+    reference: LocalReference, hidden: Any, targets: Any, barred: Any, top_k: int
+) -> list[npt.NDArray[Any]]:
+    """Chunks of hidden states through the output matrix, each reduced to its statistics at once."""
+    import torch
+
+    weight = reference.model.get_output_embeddings().weight
+    hidden, targets = hidden.to(weight.device), targets.to(weight.device)
+    on_gpu = weight.device.type == "cuda"
+    rows = max(1, (LOGIT_BYTES_GPU if on_gpu else LOGIT_BYTES_CPU) // (weight.shape[0] * (2 if on_gpu else 8)))
+    rows = min(rows, len(hidden))
+    scratch = None if on_gpu else Scratch(rows, weight.shape[0], weight.device)
+    ends = torch.tensor(sorted(reference.end_token_ids), device=weight.device)
+    done: list[tuple[Any, ...]] = []
+    for first in range(0, len(hidden), rows):
+        part = slice(first, first + rows)
+        logits = _logits(reference.model, hidden[part])
+        _bar(logits, targets[part], barred[part].to(weight.device), ends)
+        if scratch is None:
+            done.append(fused_statistics(logits, targets[part], top_k))
+        else:
+            done.append(row_statistics(logits, targets[part], top_k, scratch))
+    return [
+        torch.cat(column).cpu().numpy().astype(np.int32 if name in {1, 5} else np.float32)
+        for name, column in enumerate(zip(*done, strict=True))
+    ]
+
+
+def _logits(model: Any, hidden: Any) -> Any:
+    """The model's own head, with the scaling that some families apply behind it."""
+    logits = model.get_output_embeddings()(hidden)
+    config = model.config.get_text_config()
+    if getattr(config, "logit_scale", None):  # Cohere
+        logits = logits * config.logit_scale
+    if getattr(config, "logits_scaling", None):  # Granite
+        logits = logits / config.logits_scaling
+    cap = getattr(config, "final_logit_softcapping", None)  # Gemma
+    return (logits / cap).tanh() * cap if cap else logits
+
+
+def _bar(logits: Any, targets: Any, barred: Any, ends: Any) -> None:
+    """Take the end tokens out of the rows of requests that forbade them, in place."""
+    import torch
+
+    if not len(ends) or not bool(barred.any()):
+        return
+    rows = torch.nonzero(barred & ~torch.isin(targets, ends))[:, 0]
+    logits[rows[:, None], ends[None, :]] = torch.tensor(BANNED, dtype=logits.dtype, device=logits.device)

@@ -1,0 +1,115 @@
+"""From a chunk of logits to what is kept of each row: log-probability, rank, margin, entropy, top k.
+
+The selection is what costs, so it is done in few passes: the maxima of groups of 64 logits find the top k exactly (the
+k largest values lie in the k groups with the largest maxima), the softmax gives the entropy and the log-sum-exp
+(lse = l_max - ln p_max), and a token's rank is read off the top k where it is among them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+GROUP = 64
+MIN_TOP = 8
+BANNED = -1e30  # finite: p * l stays 0 where -inf would give NaN
+_SLICE = 16  # rows whose rank is counted at once
+
+
+@dataclass
+class Scratch:
+    """Reused buffers for `rows` x `vocab` logits: fresh ones cost page faults. Eight bytes a logit."""
+
+    rows: int
+    vocab: int
+    device: Any
+    buffers: tuple[Any, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        import torch
+
+        width = -(-self.vocab // GROUP) * GROUP
+        shape = (self.rows, width)
+        self.buffers = (torch.full(shape, BANNED, device=self.device), torch.empty(shape, device=self.device))
+
+
+def row_statistics(logits: Any, targets: Any, top_k: int, scratch: Scratch) -> tuple[Any, ...]:
+    """Statistics of every row of `logits` [n, vocab] (any float type; n <= scratch.rows).
+
+    Args:
+        logits: raw logits; not changed.
+        targets: [n] the token whose log-probability, rank and margin are wanted.
+        top_k: ids and log-probabilities kept a row; may be 0.
+        scratch: buffers.
+
+    Returns:
+        logprob, rank, margin, entropy, lse, each [n]; top_ids, top_logprobs, each [n, top_k]. fp32, nats; rank counts
+        the logits strictly greater, so an exact tie is rank 0 and margin 0. Among exact ties at the edge of the top k
+        which id is kept is not defined.
+    """
+    import torch
+
+    n, vocab = logits.shape
+    values, other = (buffer[:n] for buffer in scratch.buffers)
+    values[:, :vocab].copy_(logits)
+    k = min(max(top_k, MIN_TOP), vocab)
+    top_values, top_ids = _top(values, k)
+    best = top_values[:, 0]
+    token = values.gather(1, targets[:, None])[:, 0]
+    probabilities = torch.softmax(values, -1, out=other)
+    lse = best - probabilities.gather(1, top_ids[:, :1])[:, 0].log()
+    expected = torch.mul(probabilities, values, out=probabilities).sum(-1)
+    rank = (top_values > token[:, None]).sum(-1)
+    far = torch.nonzero(rank == k)[:, 0]
+    for rows in far.split(_SLICE):
+        rank[rows] = (values[rows] > token[rows, None]).sum(-1)
+    return (
+        token - lse, rank, best - token, lse - expected, lse, top_ids[:, :top_k], top_values[:, :top_k] - lse[:, None],
+    )  # fmt: skip
+
+
+def _top(values: Any, k: int) -> tuple[Any, Any]:
+    """Exact top k of each row, largest first."""
+    groups = values.shape[1] // GROUP
+    if k >= groups:
+        top = values.topk(k, -1)
+        return top.values, top.indices
+    grouped = values.view(len(values), groups, GROUP)
+    chosen = grouped.amax(-1).topk(k, -1, sorted=False).indices
+    candidates = grouped.gather(1, chosen[:, :, None].expand(-1, -1, GROUP)).flatten(1)
+    top = candidates.topk(k, -1)
+    ids = chosen.gather(1, top.indices // GROUP) * GROUP + top.indices % GROUP
+    return top.values, ids
+
+
+def fused_statistics(logits: Any, targets: Any, top_k: int) -> tuple[Any, ...]:
+    """`row_statistics` without scratch, for GPUs: the compiler fuses every pass over the row into one or two."""
+    return _compiled()(logits, targets, top_k)  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=1)
+def _compiled() -> Any:
+    import torch
+
+    return torch.compile(_one_pass, dynamic=False)
+
+
+def _one_pass(logits: Any, targets: Any, top_k: int) -> tuple[Any, ...]:
+    import torch
+
+    values = logits.float()
+    k = max(top_k, 1)
+    spare = -values.shape[1] % GROUP
+    padded = torch.nn.functional.pad(values, (0, spare), value=BANNED) if spare else values
+    top_values, top_ids = _top(padded, k)
+    best = top_values[:, 0]
+    token = values.gather(1, targets[:, None])[:, 0]
+    weights = (values - best[:, None]).exp()
+    total = weights.sum(-1)
+    expected = (weights * values).sum(-1) / total
+    lse = best + total.log()
+    rank = (values > token[:, None]).sum(-1)
+    return (
+        token - lse, rank, best - token, lse - expected, lse, top_ids[:, :top_k], top_values[:, :top_k] - lse[:, None],
+    )  # fmt: skip
