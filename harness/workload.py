@@ -152,6 +152,11 @@ def _cells_of(profile: TrafficProfile, use: ProfileUse) -> list[Cell]:
     if (use.concurrency and profile.request_rate) or (use.request_rate and profile.concurrency):
         kind = "request_rate" if profile.request_rate else "concurrency"
         raise UsageError(f"profiles: {profile.name} is driven by {kind}; give {kind} for it.")
+    if profile.needs_capacity and not use.request_rate:
+        raise UsageError(
+            f"profiles: {profile.name} has rates as shares of the baseline's capacity; give request_rate in requests "
+            "per second (enginegate sweep measures the capacity)."
+        )
     count = use.request_count
     closed = [
         Cell(profile, c, None, count or profile.requests_for(c)) for c in use.concurrency or profile.concurrency or ()

@@ -49,7 +49,9 @@ def test_stop_ends_children_in_other_groups(tmp_path: Path) -> None:
 
 
 def test_a_process_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
-    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(0, flush=True); time.sleep(60)"
+    stubborn = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(0, flush=True); time.sleep(60)"
+    )
     process = processes.start([sys.executable, "-c", stubborn], log=tmp_path / "log")
     _child_pid(tmp_path / "log")
     process.stop(grace_s=0.2)

@@ -1,0 +1,143 @@
+"""From a run directory to a Verdict: read what the stages wrote, put it before the gate. Reads files, writes none."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from harness.accuracy import Divergence, Documents
+from harness.criteria import CellScope, Criterion, load_policy, not_gateable, parse_criterion, resolve
+from harness.environment import code_sha256
+from harness.gate import GateInput, decide
+from harness.measurement import Role, VisitMeasurement
+from harness.plan import Plan
+from harness.run_store import read_json, sha256
+from harness.traffic import phase_name
+from harness.validity import judge_validity
+from harness.verdict import Cost, Verdict
+from harness.workload import Cell, make_cells
+from oracles.result import OracleResult
+
+ROLES: tuple[Role, Role] = ("baseline", "candidate")
+# Accuracy is never optional: a plan without a reference cannot PASS.
+ALWAYS_JUDGED = frozenset({"token_margin"})
+REQUIRED_ORACLES = frozenset({"tokens", "protocol"})
+
+
+def judge(plan: Plan, root: Path) -> Verdict:
+    """The verdict on everything that lies in the run directory."""
+    cells = make_cells(plan)
+    visits = tuple(
+        VisitMeasurement.model_validate(read_json(path)) for path in sorted(root.glob("pairs/*/*/measurements.json"))
+    )
+    criteria = all_criteria(plan)
+    scopes = cell_scopes(cells)
+    measured = measured_metrics(plan)
+    return decide(
+        GateInput(
+            criteria=resolve(criteria, scopes, measured),
+            cells=scopes,
+            visits=visits,
+            pairs=plan.pairs,
+            mode=plan.mode,
+            run=root.name,
+            cost=_cost(root, visits),
+            hashes=_hashes(root, cells, criteria),
+            required_oracles=REQUIRED_ORACLES,
+            oracles=_oracle_results(root),
+            validity=judge_validity(cells, visits, _summaries(root, cells)),
+            token_margin=_margins(root),
+            gpus={role: getattr(plan.endpoints, role).gpus for role in ROLES if getattr(plan.endpoints, role).gpus},
+            notes=not_gateable(criteria, scopes, measured),
+        )
+    )
+
+
+def check_criteria(plan: Plan, cells: Sequence[Cell]) -> None:
+    """UsageError, before anything runs, when the criteria cannot be judged in these cells."""
+    resolve(all_criteria(plan), cell_scopes(cells), measured_metrics(plan))
+
+
+def all_criteria(plan: Plan) -> tuple[Criterion, ...]:
+    """The policy's criteria, then the plan's own."""
+    return (*load_policy(plan.policy), *(parse_criterion(text) for text in plan.criteria))
+
+
+def cell_scopes(cells: Sequence[Cell]) -> tuple[CellScope, ...]:
+    """The cells as the gate sees them."""
+    return tuple(CellScope(c.name, c.profile.name, c.profile.gateable, c.request_count) for c in cells)
+
+
+def measured_metrics(plan: Plan) -> frozenset[str]:
+    """Optional metrics that this plan measures."""
+    counted = plan.endpoints.baseline.gpus and plan.endpoints.candidate.gpus
+    return ALWAYS_JUDGED | (frozenset({"throughput_per_gpu"}) if counted else frozenset())
+
+
+def _oracle_results(root: Path) -> tuple[OracleResult, ...]:
+    paths = sorted(root.glob("oracles/*/*.json"))
+    return tuple(OracleResult.model_validate(read_json(path)) for path in paths)
+
+
+def _margins(root: Path) -> Divergence | None:
+    tables = {arm: root / "oracles" / arm / "tokens.parquet" for arm in (*ROLES, "floor")}
+    if not all(tables[role].is_file() for role in ROLES):
+        return None
+    floor = _documents(tables["floor"]) if tables["floor"].is_file() else None
+    return Divergence(candidate=_documents(tables["candidate"]), baseline=_documents(tables["baseline"]), floor=floor)
+
+
+def _documents(path: Path) -> Documents:
+    table = pq.read_table(path, columns=["pair", "line", "item", "stratum", "tokens", "margin_sum"])
+    column = {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
+    return Documents(
+        pair=column["pair"].astype(np.int64),
+        line=column["line"].astype(np.int64),
+        item=column["item"].astype(np.str_),
+        stratum=column["stratum"].astype(np.str_),
+        tokens=column["tokens"].astype(np.float64),
+        nats=column["margin_sum"].astype(np.float64),
+    )
+
+
+def _summaries(root: Path, cells: Sequence[Cell]) -> dict[str, Mapping[str, Any] | None]:
+    """`pairs/01/baseline chat/c8` -> AIPerf's summary of that phase, None when it left none."""
+    found: dict[str, Mapping[str, Any] | None] = {}
+    for visit, name in _visits(root):
+        for cell in cells:
+            path = visit / "aiperf" / "phases" / phase_name(cell.name) / "profile_export_aiperf.json"
+            found[f"{name} {cell.name}"] = read_json(path) if path.is_file() else None
+    return found
+
+
+def _cost(root: Path, visits: Sequence[VisitMeasurement]) -> Cost:
+    records = [read_json(visit / "visit.json") for visit, _ in _visits(root)]
+    measured = [cell for visit in visits for cell in visit.cells.values()]
+    return Cost(
+        wall_s=sum(record["ended_at"] - record["started_at"] for record in records),
+        requests=sum(cell.asked for cell in measured),
+        output_tokens=sum(cell.output_tokens for cell in measured),
+    )
+
+
+def _visits(root: Path) -> Iterator[tuple[Path, str]]:
+    for record in sorted(root.glob("pairs/*/*/visit.json")):
+        yield record.parent, str(record.parent.relative_to(root))
+
+
+def _hashes(root: Path, cells: Sequence[Cell], criteria: Sequence[Criterion]) -> dict[str, str]:
+    profiles = "\n".join(
+        profile.model_dump_json() for profile in {cell.profile.name: cell.profile for cell in cells}.values()
+    )
+    rules = "\n".join(criterion.text for criterion in criteria)
+    return {
+        "plan": sha256(root / "plan.yaml"),
+        "profiles": hashlib.sha256(profiles.encode()).hexdigest(),
+        "criteria": hashlib.sha256(rules.encode()).hexdigest(),
+        "code": code_sha256(),
+    }

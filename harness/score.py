@@ -1,0 +1,140 @@
+"""The oracles stage: every oracle on the timed responses of both arms, and the reference's own noise floor."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from oracles.floor import measure_floor
+
+from harness.errors import InvalidRun
+from harness.measurement import Role
+from harness.plan import Plan
+from harness.progress import Progress
+from harness.run_store import write_json
+from oracles.answers import Visit, keys_with_ids
+from oracles.protocol import check_arm
+from oracles.reference import LocalReference, OracleError, open_reference
+from oracles.result import OracleResult
+from oracles.tokens import score_arm
+
+ROLES: tuple[Role, Role] = ("baseline", "candidate")
+
+
+def score_arms(plan: Plan, pairs: int, root: Path, progress: Progress) -> list[Path]:
+    """Write oracles/<arm>/* for the first `pairs` pairs and return the files.
+
+    Raises InvalidRun when the reference cannot be used. Without a reference the token oracle is `unscored`, which the
+    gate never takes for a pass.
+    """
+    out = root / "oracles"
+    visits = {role: [_visit(root, pair, role) for pair in range(1, pairs + 1)] for role in ROLES}
+    try:
+        reference = _open(plan, progress)
+        for role in ROLES if reference is None else ():
+            write_json(out / role / "tokens.json", _without_reference(role))
+        if reference is not None:
+            _score_tokens(plan, visits, reference, out, progress)
+        _check_protocol(visits, reference, out, progress)
+    except OracleError as error:
+        raise InvalidRun(str(error)) from None
+    return sorted(path for path in out.rglob("*") if path.is_file())
+
+
+def _open(plan: Plan, progress: Progress) -> LocalReference | None:
+    if plan.reference is None:
+        return None
+    if plan.reference.path is None:
+        raise InvalidRun("reference.url: scoring by a server is not built yet; give reference.path, a local folder.")
+    progress("loading the reference")
+    return open_reference(plan.reference.path, device=plan.reference.device, dtype=plan.reference.dtype)
+
+
+def _score_tokens(
+    plan: Plan, visits: dict[Role, list[Visit]], reference: LocalReference, out: Path, progress: Progress
+) -> None:
+    floor = measure_floor(
+        visits["baseline"],
+        reference,
+        out / "floor",
+        max_tokens=plan.floor_tokens,
+        progress=_counting("measuring the noise floor", progress),
+    )
+    # Ids for a request only where both arms gave them: the two are scored in one way or not at all.
+    shared = keys_with_ids(visits["baseline"]) & keys_with_ids(visits["candidate"])
+    for role in ROLES:
+        score_arm(
+            visits[role],
+            reference,
+            role,
+            out / role,
+            engine_ids=shared,
+            tie_width=floor.tie_width,
+            progress=_counting(f"scoring the {role}", progress),
+        )
+
+
+def _check_protocol(
+    visits: dict[Role, list[Visit]], reference: LocalReference | None, out: Path, progress: Progress
+) -> None:
+    workload = _concatenated([(visit.pair, visit.workload) for visit in visits["baseline"]])
+    requests = {role: _concatenated([(visit.pair, visit.requests) for visit in visits[role]]) for role in ROLES}
+    for role in ROLES:
+        progress(f"checking the {role}'s conduct")
+        scored = out / role / "tokens.parquet"
+        prompts = pq.read_table(scored, columns=["pair", "line", "prompt_tokens"]) if scored.is_file() else None
+        result = check_arm(
+            requests[role],
+            workload,
+            role,
+            requests["baseline"] if role == "candidate" else requests["candidate"],
+            prompt_tokens=pq.read_table(scored, columns=["pair", "line", "prompt_tokens"])
+            if scored.is_file()
+            else None,
+            decode=_decoder(reference) if reference is not None else None,
+        )
+        write_json(out / role / "protocol.json", result)
+
+
+def _decoder(reference: LocalReference) -> Callable[[Sequence[Sequence[int]]], list[str]]:
+    return lambda sequences: [reference.decode(ids) for ids in sequences]
+
+
+def _concatenated(parts: Sequence[tuple[int, Path]]) -> pa.Table:
+    tables = [
+        table.add_column(0, "pair", pa.array([pair] * len(table), pa.int64()))
+        for pair, table in ((pair, pq.read_table(path)) for pair, path in parts)
+    ]
+    return pa.concat_tables(tables)
+
+
+def _visit(root: Path, pair: int, role: Role) -> Visit:
+    folder = root / "pairs" / f"{pair:02d}"
+    return Visit(pair, folder / role / "requests.parquet", folder / "workload.parquet")
+
+
+def _without_reference(role: Role) -> OracleResult:
+    return OracleResult(
+        oracle="tokens",
+        arm=role,
+        version=1,
+        status="unscored",
+        reason="The plan names no reference, so nothing says what is right.",
+    )
+
+
+def _counting(doing: str, progress: Progress) -> Callable[[int, int], None]:
+    began = time.monotonic()
+
+    def counted(done: int, total: int) -> None:
+        seconds = max(time.monotonic() - began, 1e-9)
+        left = (total - done) * seconds / max(done, 1)
+        progress(
+            f"{doing}: {done:,} of {total:,} tokens, {done / seconds:,.0f} tokens/s, {left:.0f} s left",
+            done / max(total, 1),
+        )
+
+    return counted

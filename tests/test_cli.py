@@ -1,0 +1,153 @@
+"""What a user meets: help at once, one sentence and the right exit code for every mistake."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from harness.cli import main
+
+
+def _invoke(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(main, list(arguments))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception  # a traceback for a user's mistake is a bug
+    return result.exit_code, result.output
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> dict:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name in ("config.json", "tokenizer.json"):
+        (folder / name).write_text("{}")
+    return {
+        "model": "m",
+        "reference": {"path": str(folder)},
+        "endpoints": {"baseline": {"url": "http://127.0.0.1:9"}, "candidate": {"url": "http://127.0.0.1:9"}},
+        "profiles": ["smoke"],
+        "tier": "smoke",
+        "pairs": [2],
+    }
+
+
+def _gate(tmp_path: Path, plan: dict) -> tuple[int, str]:
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan))
+    return _invoke("gate", str(tmp_path / "plan.yaml"), "--run-dir", str(tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    "command", [[], ["gate"], ["demo"], ["recheck"], ["report"], ["profiles"], ["profiles", "show"]]
+)
+def test_every_command_has_help(command: list[str]) -> None:
+    code, text = _invoke(*command, "--help")
+    assert code == 0 and "Usage:" in text
+
+
+def test_help_imports_nothing_heavy() -> None:
+    script = (
+        "import sys; from harness.cli import main\n"
+        "heavy = {'torch', 'transformers', 'lm_eval', 'matplotlib', 'pandas', 'scipy', 'numpy', 'pydantic'}\n"
+        "sys.exit(sorted(heavy & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"profiles": ["smok"]}, "smoke"),
+        ({"polcy": "beat-by-20"}, "did you mean policy"),
+        ({"policy": "beat-by-2"}, "beat-by-20"),
+        ({"criteria": ["tttft.p50 >= 1.2x"]}, "ttft"),
+        ({"criteria": ["goodput >= 1.2x @ smoke"]}, "cannot be judged"),
+    ],
+)
+def test_mistakes_in_a_plan_exit_2_and_leave_nothing(tmp_path: Path, plan: dict, changes: dict, sentence: str) -> None:
+    code, text = _gate(tmp_path, plan | changes)
+    assert code == 2 and sentence in text, text
+    assert not (tmp_path / "run" / "pairs").exists()
+
+
+def test_a_dead_endpoint_is_invalid(tmp_path: Path, plan: dict) -> None:
+    code, text = _gate(tmp_path, plan)
+    assert code == 5
+    assert "http://127.0.0.1:9 does not answer" in text and "launch" in text
+
+
+class _Refusing(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        models = b'{"data": [{"id": "mistral"}]}'
+        self.send_response(401 if self.server.wants_key else 200)  # type: ignore[attr-defined]
+        self.end_headers()
+        self.wfile.write(models)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[HTTPServer]:
+    http = HTTPServer(("127.0.0.1", 0), _Refusing)
+    http.wants_key = False  # type: ignore[attr-defined]
+    threading.Thread(target=http.serve_forever, daemon=True).start()
+    yield http
+    http.shutdown()
+
+
+def _both(plan: dict, port: int, **more: str) -> dict:
+    endpoint = {"url": f"http://127.0.0.1:{port}", **more}
+    return plan | {"endpoints": {"baseline": endpoint, "candidate": endpoint}}
+
+
+def test_a_wrong_model_name_gets_the_near_one(tmp_path: Path, plan: dict, server: HTTPServer) -> None:
+    code, text = _gate(tmp_path, _both(plan | {"model": "mistrall"}, server.server_port))
+    assert code == 5 and "does not serve the model mistrall; did you mean mistral" in text
+
+
+def test_a_server_that_wants_a_key(tmp_path: Path, plan: dict, server: HTTPServer) -> None:
+    server.wants_key = True  # type: ignore[attr-defined]
+    code, text = _gate(tmp_path, _both(plan, server.server_port))
+    assert code == 5 and "wants a key" in text and "api_key_env" in text
+
+
+def test_an_occupied_port_is_named_before_anything_is_launched(tmp_path: Path, plan: dict) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        code, text = _gate(tmp_path, _both(plan, taken.getsockname()[1], launch="sleep 60"))
+    assert code == 5 and "already answers before the engine was launched" in text
+
+
+def test_an_engine_that_dies_shows_the_end_of_its_log(tmp_path: Path, plan: dict) -> None:
+    code, text = _gate(tmp_path, _both(plan, 9, launch="echo out of memory; exit 7"))
+    assert code == 5 and "ended with code 7" in text and "out of memory" in text
+
+
+def test_flags_without_a_plan_say_what_is_missing() -> None:
+    code, text = _invoke("gate", "--baseline", "http://a")
+    assert code == 2 and "--candidate" in text and "--model" in text
+
+
+@pytest.mark.parametrize(
+    "command", [["recheck", "nowhere"], ["report", "nowhere"], ["gate", "--run-dir", "nowhere", "--resume"]]
+)
+def test_what_is_no_run_directory(command: list[str]) -> None:
+    code, text = _invoke(*command)
+    assert code == 2 and "is no run directory" in text
+
+
+def test_an_unfinished_run_is_not_trusted(tmp_path: Path) -> None:
+    (tmp_path / "plan.yaml").write_text("model: m\n")
+    code, text = _invoke("recheck", str(tmp_path))
+    assert code == 5 and "never finished" in text

@@ -1,0 +1,104 @@
+"""What is sent: equal for both arms, fresh in every pair, the same again from the same seed, and without a mark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from harness.errors import UsageError
+from harness.plan import Plan, make_plan
+from harness.workload import WARMUP, arm_order, make_cells, plan_pair, write_pair
+
+
+def _plan(**changes: object) -> Plan:
+    data = {
+        "model": "m",
+        "tokenizer": "/nowhere",
+        "endpoints": {"baseline": {"url": "http://a"}, "candidate": {"url": "http://b"}},
+        "profiles": [{"name": "chat-steady", "concurrency": [1, 2], "request_count": 5}, "smoke"],
+        "tier": "smoke",
+    }
+    return make_plan(data | changes, source="test", folder=Path("/"))
+
+
+def _words(text: str) -> int:
+    return len(text.split())
+
+
+def _bodies(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "requests.jsonl").read_text().splitlines()]
+
+
+def test_a_pair_is_the_same_again_and_never_shares_a_prompt_with_another(tmp_path: Path) -> None:
+    plan, cells = _plan(), make_cells(_plan())
+    for name, pair in (("a", 1), ("b", 1), ("c", 2)):
+        write_pair(plan, cells, pair, tmp_path / name, _words)
+    for file in ("requests.jsonl", "pair.json"):
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+    first, second = ([json.dumps(body["messages"]) for body in _bodies(tmp_path / name)] for name in "ac")
+    assert len(set(first)) == len(first), "no prompt twice in a pair, warm-up included"
+    assert not set(first) & set(second)
+
+
+def test_lines_are_warm_up_then_cells_in_their_order(tmp_path: Path) -> None:
+    plan, cells = _plan(), make_cells(_plan())
+    write_pair(plan, cells, 1, tmp_path, _words)
+    pair = json.loads((tmp_path / "pair.json").read_text())
+    rows = pq.read_table(tmp_path / "workload.parquet").to_pylist()
+    warmup_lines, ordered = plan_pair(cells, pair)
+    assert [row["cell"] for row in rows[:warmup_lines]] == [WARMUP] * warmup_lines
+    position = warmup_lines
+    for cell, entry in zip(ordered, pair["cells"], strict=True):
+        assert (entry["cell"], entry["first_line"], entry["lines"]) == (cell.name, position, cell.request_count)
+        assert {row["cell"] for row in rows[position : position + cell.request_count]} == {cell.name}
+        position += cell.request_count
+    assert position == len(rows) == len(_bodies(tmp_path))
+
+
+def test_the_order_of_cells_is_drawn_anew_for_each_pair(tmp_path: Path) -> None:
+    plan = _plan(profiles=[{"name": "smoke", "concurrency": [1, 2, 3, 4, 5, 6], "request_count": 1}])
+    cells = make_cells(plan)
+    orders = set()
+    for pair in range(1, 5):
+        write_pair(plan, cells, pair, tmp_path / str(pair), _words)
+        orders.add(tuple(c["cell"] for c in json.loads((tmp_path / str(pair) / "pair.json").read_text())["cells"]))
+    assert len(orders) > 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_arms_alternate_as_abba(seed: int) -> None:
+    plan = _plan(seed=seed)
+    orders = [arm_order(plan, pair) for pair in range(1, 13)]
+    for first, second in zip(orders[::2], orders[1::2], strict=True):
+        assert first == tuple(reversed(second)), "each block of two pairs is ABBA or BAAB"
+
+
+def test_the_orientation_is_random() -> None:
+    assert {arm_order(_plan(seed=seed), 1) for seed in range(20)} == {
+        ("baseline", "candidate"),
+        ("candidate", "baseline"),
+    }
+
+
+def test_what_is_sent_carries_standard_fields_only(tmp_path: Path) -> None:
+    plan, cells = _plan(), make_cells(_plan())
+    write_pair(plan, cells, 1, tmp_path, _words)
+    allowed = {"model", "messages", "max_tokens", "temperature", "seed", "stop", "stream", "stream_options", "top_p"}
+    for body in _bodies(tmp_path):
+        assert set(body) <= allowed
+
+
+@pytest.mark.parametrize(
+    ("profiles", "sentence"),
+    [
+        (["chat-stedy"], "chat-steady"),
+        (["smoke", "smoke"], "appears twice"),
+        ([{"name": "smoke", "request_rate": [1.0]}], "driven by concurrency"),
+    ],
+)
+def test_profiles_that_cannot_be_used(profiles: list, sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        make_cells(_plan(profiles=profiles))
