@@ -28,11 +28,25 @@ class OracleError(Exception):
 class Reference(Protocol):
     """What scores tokens: a tokenizer with its chat template, and a model that gives every position's distribution."""
 
-    vocab_size: int
-    context_length: int
-    revision: str
-    end_token_ids: frozenset[int]
-    end_token_id: int
+    @property
+    def revision(self) -> str:
+        """Identifies weights, config and tokenizer."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids."""
+
+    @property
+    def context_length(self) -> int:
+        """Longest sequence, in tokens."""
+
+    @property
+    def end_token_ids(self) -> frozenset[int]:
+        """Ids that end an answer."""
+
+    @property
+    def end_token_id(self) -> int:
+        """The one that ends a chat answer."""
 
     def prompt_ids(self, messages: Sequence[dict[str, Any]] | str) -> list[int]:
         """Token ids of a prompt: chat messages through the template, a string as a completion prompt."""

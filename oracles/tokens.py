@@ -67,9 +67,10 @@ def score_arm(
         rows = [token_row(a, s, tie_width) for a, s in zip(answers.scored, scores, strict=True)]
         write_table(rows, out_dir / "tokens.parquet")
     except (ValueError, MemoryError) as error:
-        return _write(_unscored(arm, f"The reference could not score the answers: {error}.", inputs, answers), out_dir)
+        reason = f"The reference could not score the answers: {error}."
+        return write_result(_unscored(arm, reason, inputs, answers), out_dir)
     if not rows:
-        return _write(_unscored(arm, "No timed answer could be scored.", inputs, answers), out_dir)
+        return write_result(_unscored(arm, "No timed answer could be scored.", inputs, answers), out_dir)
     result = OracleResult(
         oracle="tokens",
         arm=arm,
@@ -79,7 +80,7 @@ def score_arm(
         inputs=inputs,
         notes=_notes(answers),
     )
-    return _write(result, out_dir)
+    return write_result(result, out_dir)
 
 
 def token_metrics(rows: pd.DataFrame) -> dict[str, Metric]:
@@ -166,7 +167,7 @@ def _unscored(arm: Arm, reason: str, inputs: dict[str, str], answers: Answers) -
     )  # fmt: skip
 
 
-def _write(result: OracleResult, out_dir: Path) -> OracleResult:
+def write_result(result: OracleResult, out_dir: Path) -> OracleResult:
     """Write tokens.json atomically."""
     out_dir.mkdir(parents=True, exist_ok=True)
     temporary = out_dir / ".tokens.json.partial"

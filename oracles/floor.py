@@ -1,0 +1,191 @@
+"""The noise floor: the reference against itself, computed another way, on the very positions that are judged.
+
+An honest engine with the reference's own weights still disagrees with it now and then: sums are taken in another order,
+at another precision. How far such a disagreement goes is measured here, not guessed. The reference is run again under
+other numerics (exact fp32 arithmetic or BF16, whichever it does not use; eager attention; one sequence at a time), the
+token that run would have chosen is taken at every position of a sub-sample of the timed answers, and its margin under
+the reference is the floor's margin. The tie width is the 99.9th percentile of how far the gap between the two best
+logits moved (Yuan et al., arXiv 2506.09501, measure how much such changes matter).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from oracles.answers import Answer, Visit, read_answers
+from oracles.reference import LocalReference, OracleError, open_reference
+from oracles.result import Metric, OracleResult
+from oracles.scoring import ScoreRequest, TokenScores, score
+from oracles.token_table import token_row, write_table
+from oracles.tokens import sha256, token_metrics, write_result
+
+VERSION = 1
+MAX_TOKENS = 2048
+QUANTILE = 0.999
+Numerics = Literal["precision", "attention", "batch"]
+ALL: tuple[Numerics, ...] = ("precision", "attention", "batch")
+Progress = Callable[[int, int], None]
+Values = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Floor:
+    """What was measured. `tie_width` in nats, None when nothing could be."""
+
+    result: OracleResult
+    tie_width: float | None
+
+
+def measure_floor(
+    visits: Sequence[Visit],
+    reference: LocalReference,
+    out_dir: Path,
+    *,
+    max_tokens: int = MAX_TOKENS,
+    numerics: Sequence[Numerics] = ALL,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Floor:
+    """Measure the floor on a random sub-sample of one arm's answers; write `tokens.parquet` and `tokens.json`.
+
+    Rows (and the metrics named as an arm's) are those of the numerics with the largest mean margin; every numerics has
+    its own `margin.<name>`, and `tie_width` pools all of them.
+
+    Args:
+        visits: the baseline's files.
+        reference: what the arms are scored under.
+        out_dir: `oracles/floor`.
+        max_tokens: answered tokens looked at, at most (one answer is always taken whole).
+        numerics: ways to compute the reference again.
+        seed: of the sub-sample.
+        progress: called with (tokens done, tokens in all), over all passes.
+
+    Raises:
+        OracleError: a file cannot be read.
+    """
+    inputs = {f"pairs/{v.pair:02d}/{f.name}": sha256(f) for v in visits for f in (v.requests, v.workload)}
+    inputs["reference"] = reference.revision
+    sample = _sample(read_answers(visits, reference).scored, max_tokens, seed)
+    if not sample:
+        reason = "There is no timed answer to measure the floor on."
+        return Floor(write_result(_result("unscored", reason=reason, inputs=inputs), out_dir), None)
+    passes = _Passes(reference, sample, progress, 1 + 2 * len(numerics))
+    own = passes.score(reference, top_k=2)
+    measured, notes = _under_each(passes, numerics, own)
+    if not measured:
+        return Floor(write_result(_result("unscored", reason="; ".join(notes) + ".", inputs=inputs), out_dir), None)
+    shifts = np.concatenate([shift for shift, _ in measured.values()])
+    tie_width = float(np.quantile(shifts, QUANTILE))
+    metrics = {f"margin.{name}": _mean(_margins(chosen)) for name, (_, chosen) in measured.items()}
+    _, loudest = max(measured.values(), key=lambda both: float(_margins(both[1]).mean()))
+    rows = [token_row(a, s, tie_width) for a, s in zip(sample, loudest, strict=True)]
+    write_table(rows, out_dir / "tokens.parquet")
+    metrics |= token_metrics(pd.DataFrame(rows).assign(greedy=True))
+    metrics["tie_width"] = Metric(value=tie_width, unit="nats", n=len(shifts))
+    result = _result("scored", metrics=metrics, notes=tuple(notes), inputs=inputs)
+    return Floor(write_result(result, out_dir), tie_width)
+
+
+@dataclass
+class _Passes:
+    """Forward passes over one sample, with progress over all of them."""
+
+    reference: LocalReference
+    sample: Sequence[Answer]
+    progress: Progress | None
+    expected: int
+    done: int = 0
+
+    def score(
+        self, model: LocalReference, *, top_k: int = 0, choices: Sequence[Any] | None = None, batch: int | None = None
+    ) -> list[TokenScores]:
+        requests = [ScoreRequest(a.prompt, a.ids, no_end=a.no_end) for a in self.sample]
+        if choices is not None:
+            requests = [replace(r, targets=c.tolist()) for r, c in zip(requests, choices, strict=True)]
+        total = sum(map(len, requests))
+
+        def advanced(done: int, _: int) -> None:
+            if self.progress:
+                self.progress(self.done * total + done, self.expected * total)
+
+        scores = score(model, requests, top_k=top_k, batch_tokens=batch, progress=advanced)
+        self.done += 1
+        return scores
+
+
+def _under_each(
+    passes: _Passes, numerics: Sequence[Numerics], own: Sequence[TokenScores]
+) -> tuple[dict[str, tuple[Values, list[TokenScores]]], list[str]]:
+    """For each numerics, how far every gap moved and what the reference thinks of its choices; notes on what failed."""
+    measured: dict[str, tuple[Values, list[TokenScores]]] = {}
+    notes: list[str] = []
+    for name in numerics:
+        try:
+            other = _score_otherwise(passes, name)
+        except (MemoryError, OracleError) as error:
+            notes.append(f"the floor under other {name} was not measured: {error}")
+            continue
+        shift = np.concatenate([np.abs(_gap(a) - _gap(b)) for a, b in zip(own, other, strict=True)])
+        measured[name] = shift, passes.score(passes.reference, choices=[s.top_ids[:, 0] for s in other])
+    return measured, notes
+
+
+def _mean(margins: Values) -> Metric:
+    return Metric(value=float(margins.mean()), unit="nats/token", n=len(margins))
+
+
+def _margins(scores: Sequence[TokenScores]) -> Values:
+    return np.concatenate([s.margins for s in scores]).astype(np.float64)
+
+
+def _result(status: Literal["scored", "unscored"], **fields: Any) -> OracleResult:
+    return OracleResult(oracle="tokens", arm="floor", version=VERSION, status=status, **fields)
+
+
+def _sample(answers: Sequence[Answer], max_tokens: int, seed: int) -> list[Answer]:
+    """Answers in random order until `max_tokens` are reached; those at temperature 0 where there are any."""
+    pool = [a for a in answers if a.greedy] or list(answers)
+    taken: list[Answer] = []
+    tokens = 0
+    for i in np.random.default_rng(seed).permutation(len(pool)):
+        if taken and tokens + len(pool[i].ids) > max_tokens:
+            continue
+        taken.append(pool[i])
+        tokens += len(pool[i].ids)
+    return sorted(taken, key=lambda a: (a.pair, a.line))
+
+
+def _gap(scores: TokenScores) -> Values:
+    """Distance of the two best logits at each position, nats."""
+    gap: Values = (scores.top_logprobs[:, 0] - scores.top_logprobs[:, 1]).astype(np.float64)
+    return gap
+
+
+def _score_otherwise(passes: _Passes, name: Numerics) -> list[TokenScores]:
+    """The same requests under other numerics."""
+    reference = passes.reference
+    if name == "batch":
+        return passes.score(reference, top_k=2, batch=1)
+    if name == "attention":
+        with _other_attention(reference.model):
+            return passes.score(reference, top_k=2)
+    dtype = "bfloat16" if reference.dtype == "float32" else "float32"
+    return passes.score(open_reference(reference.path, device=str(reference.model.device), dtype=dtype), top_k=2)
+
+
+@contextmanager
+def _other_attention(model: Any) -> Iterator[None]:
+    before = model.config._attn_implementation
+    model.set_attn_implementation("eager" if before != "eager" else "sdpa")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
