@@ -45,6 +45,11 @@ class Lengths(BaseModel):
         """The largest value a draw can give."""
         return round(self.max if self.max is not None else self.mean)
 
+    @property
+    def shortest(self) -> int:
+        """The smallest value a draw can give."""
+        return max(1, round(self.min if self.stddev or self.median else self.mean))
+
     def sample(self, draw: Draw) -> int:
         """One clamped draw, rounded, at least 1."""
         if self.median is not None:

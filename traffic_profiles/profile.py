@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
+from traffic_profiles.arrivals import read_arrivals, requests_per_s
 from traffic_profiles.lengths import Lengths
 from traffic_profiles.reading import near, read_yaml, sentence
 from traffic_profiles.rules import METRICS, not_gateable
@@ -25,9 +26,12 @@ from traffic_profiles.shape import (
     Sampling,
     Slo,
     Strict,
+    TextSource,
     Trace,
     Turns,
 )
+from traffic_profiles.text import STRATA
+from traffic_profiles.text.files import is_file_source
 
 __all__ = ["TIERS", "ProfileError", "Tier", "TrafficProfile", "list_profiles", "load_profile", "load_tiers"]
 
@@ -47,7 +51,7 @@ class TrafficProfile(Strict):
     bottleneck: str = Field(min_length=1, max_length=200, description="what it loads")
     source: str = Field(min_length=1, max_length=300, description="where its numbers are published")
     tier: Tier = "gate"
-    text: str | dict[str, Positive] = Field(
+    text: TextSource = Field(
         description="a stratum, strata with weights, a .jsonl file, or hub:OWNER/NAME for a data set"
     )
     isl: Lengths = Field(description="input tokens of a request; the chat template's own tokens are not counted")
@@ -98,6 +102,21 @@ class TrafficProfile(Strict):
         return self
 
     @model_validator(mode="after")
+    def _writable(self) -> TrafficProfile:
+        for text in (self.text, self.turns.text if self.turns else None):
+            for stratum in [text] if isinstance(text, str) else text or ():
+                if stratum not in STRATA and not (stratum == self.text and is_file_source(stratum)):
+                    raise ValueError(f"text: {stratum!r} is not known{near(stratum, STRATA)}")
+        if is_file_source(self.text) and self.cache_bust == "none":
+            raise ValueError("a file has a last prompt, so pairs would share some: set cache_bust first_turn_prefix")
+        if self.prefix_prompts:
+            if self.cache_bust != "none":
+                raise ValueError("prefix_prompts share a prefix and cache_bust prevents it: keep one of them")
+            if self.isl.min < self.prefix_prompts.length + 16:
+                raise ValueError("isl counts the shared prefix too: isl.min must be prefix_prompts.length + 16 or more")
+        return self
+
+    @model_validator(mode="after")
     def _judgeable(self) -> TrafficProfile:
         reasons = not_gateable(self)
         for metric in sorted(self.gateable):
@@ -117,7 +136,7 @@ class TrafficProfile(Strict):
     @property
     def needs_capacity(self) -> bool:
         """Its rates are shares of the baseline's capacity: `at_capacity` makes them absolute."""
-        return self.request_rate_unit == "capacity_share"
+        return self.request_rate_unit == "capacity_share" or bool(self.trace and self.trace.capacity_share)
 
     @property
     def context_tokens(self) -> int:
@@ -136,9 +155,15 @@ class TrafficProfile(Strict):
         """Warm-up requests before a cell of this concurrency or request rate."""
         return self.warmup.count(load)
 
-    def at_capacity(self, requests_per_s: float) -> TrafficProfile:
+    def at_capacity(self, capacity_per_s: float) -> TrafficProfile:
         """The same shape with absolute rates, given the baseline's capacity in requests per second."""
-        rates = [round(share * requests_per_s, 3) for share in self.request_rate]
+        if self.trace and self.trace.capacity_share:
+            as_recorded = self.trace.model_copy(update={"speedup_ratio": 1.0})
+            recorded_per_s = requests_per_s(read_arrivals(as_recorded, self.path, self.requests.minimum))
+            ratio = round(self.trace.capacity_share * capacity_per_s / recorded_per_s, 6)
+            trace = as_recorded.model_copy(update={"speedup_ratio": ratio, "capacity_share": None})
+            return self.with_changes(trace=trace.model_dump(mode="json"))
+        rates = [round(share * capacity_per_s, 3) for share in self.request_rate]
         return self.with_changes(request_rate=rates, request_rate_unit="per_second")
 
     def with_changes(self, **changes: Any) -> TrafficProfile:

@@ -5,14 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
-from traffic_profiles.profile import TrafficProfile
+from traffic_profiles.arrivals import Arrival, read_arrivals
+from traffic_profiles.profile import ProfileError, TrafficProfile
+from traffic_profiles.shape import TextSource
 from traffic_profiles.text import STRATA, system_prompt
 from traffic_profiles.text.ask import Ask, Count, estimate_tokens, fit
 from traffic_profiles.text.draw import Draw
+from traffic_profiles.text.files import Row, is_file_source, read_rows
+from traffic_profiles.text.records import orders
 
 ATTEMPTS = 12
+CLOSE = 0.04  # share of the target that a length may miss before another text is tried
+ASK_TOKENS = 160  # what a question of its own needs after shared blocks
+FAR = 0.12  # share from which another stratum is tried
 _GOLDEN = 0.6180339887498949
 
 Message = dict[str, str]
@@ -20,10 +28,10 @@ Message = dict[str, str]
 
 @dataclass(frozen=True)
 class RequestSpec:
-    """One request. `messages` are the chat messages (`live` turns: only the ones this turn adds).
+    """One request. `messages` are the chat messages; of a live turn, only those that the turn adds.
 
-    `item` names the document: equal items are equal messages. `session` and `turn` order the turns of a live
-    conversation, `delay_ms` is the pause before this turn, `timestamp_ms` the send time in a trace.
+    `item` names the document: equal items have equal messages. `session` and `turn` order the turns of a live
+    conversation, `delay_ms` is the pause before the turn, `timestamp_ms` the send time in a trace.
     """
 
     item: str
@@ -44,36 +52,169 @@ class RequestSpec:
 def make_requests(
     profile: TrafficProfile, *, count: int, seed: int, count_tokens: Callable[[str], int] | None = None
 ) -> tuple[RequestSpec, ...]:
-    """`count` requests of the profile. No two share a prompt, whatever their seeds.
+    """`count` requests of the profile (with history live: `count` conversations, all their turns in order).
 
     `count_tokens` gives the tokens of a text by the model's tokenizer; without it lengths follow an estimate of
-    4.2 Latin letters a token. With history live `count` is the number of conversations.
+    4.2 Latin letters a token. Raises ProfileError when a file or a trace that the profile names cannot be used.
     """
-    size = count_tokens or estimate_tokens
-    made = [_single(profile, index, seed, size) for index in range(count)]
-    return tuple(made)
+    writer = _Writer(profile, seed, count_tokens or estimate_tokens)
+    try:
+        if profile.trace:
+            arrivals = read_arrivals(profile.trace, profile.path, count)
+            _check_lengths(profile, arrivals)
+            return tuple(writer.arrival(index, arrival) for index, arrival in enumerate(arrivals))
+        if profile.dataset_format == "dag_jsonl":
+            return tuple(spec for index in range(count) for spec in writer.session(index))
+        return tuple(writer.single(index) for index in range(count))
+    except FileNotFoundError as error:
+        raise ProfileError(f"{profile.name}: {error}.") from None
 
 
-def _single(profile: TrafficProfile, index: int, seed: int, size: Count) -> RequestSpec:
-    draw = Draw(seed, profile.name, index)
-    stratum = _stratum(profile, index, seed)
-    target = profile.isl.sample(draw)
-    messages: list[Message] = []
-    if profile.prefix_prompts:
-        group = index % profile.prefix_prompts.pool_size
-        shared = fit(system_prompt(Draw(seed, profile.name, "system", group)), profile.prefix_prompts.length, size)
-        messages.append({"role": "system", "content": shared})
-        target -= size(shared)
-    turns = profile.turns.count.sample(draw) if profile.turns else 1
-    messages += _conversation(stratum, turns, max(1, target), Draw(seed, profile.name, index, "text"), size)
-    return _spec(profile, stratum, messages, draw)
+class _Writer:
+    """The requests of one profile from one seed: each is drawn from (seed, profile, index) alone."""
 
+    def __init__(self, profile: TrafficProfile, seed: int, size: Count) -> None:
+        self.profile = profile
+        self.seed = seed
+        self.size = size
+        self._shared: dict[tuple[str, int], str] = {}
 
-def _conversation(stratum: str, turns: int, target: int, draw: Draw, size: Count) -> list[Message]:
-    ask = _shortest(stratum, target, draw, size)
-    history = list(_history(ask, turns, target - size(ask.text([])), size))
-    first = fit(ask, target - sum(size(message["content"]) for message in history), size)
-    return [{"role": "user", "content": first}, *history]
+    def single(self, index: int) -> RequestSpec:
+        profile = self.profile
+        draw = self._draw(index)
+        if is_file_source(profile.text):
+            stratum, written = self._rows[index % len(self._rows)]
+            return self._spec(stratum, _opened(self._salt(draw), list(written)), draw)
+        shared = self._prefix(index)
+        turns = profile.turns.count.sample(draw) if profile.turns and profile.turns.history == "recorded" else 1
+        salt = self._salt(draw)
+        target = profile.isl.sample(draw) - self.size(salt) - sum(self.size(m["content"]) for m in shared)
+        stratum, messages = self._write(profile.text, index, target, draw, turns)
+        return self._spec(stratum, _opened(salt, [*shared, *messages]), draw)
+
+    def session(self, index: int) -> Iterator[RequestSpec]:
+        turns = self.profile.turns
+        assert turns is not None and turns.isl is not None
+        draw = self._draw(index)
+        first = self.single(index)
+        session = f"session-{first.item}"
+        yield replace(first, session=session)
+        for turn in range(1, turns.count.sample(draw)):
+            step = self._draw(index, turn)
+            text = turns.text or self.profile.text
+            stratum, messages = self._write(text, index + turn, turns.isl.sample(step), step)
+            delay_ms = turns.delay_ms.sample(step) if turns.delay_ms else 0
+            yield replace(self._spec(stratum, messages, step), session=session, turn=turn, delay_ms=delay_ms)
+
+    def arrival(self, index: int, arrival: Arrival) -> RequestSpec:
+        """A request of the trace's lengths; blocks with equal hash ids have equal text, so prefixes are shared."""
+        trace = self.profile.trace
+        assert trace is not None
+        draw = self._draw(index)
+        block = max(1, round(trace.block_size * trace.prompt_len_multiplier))
+        salt = self._salt(draw)
+        # The last block of a prompt is its own, and so are as many more as a request needs to be put into words.
+        shared = [self._block(hash_id, block) for hash_id in arrival.hash_ids[:-1]]
+        target = arrival.input_length - self.size(salt) - sum(self.size(text) for text in shared)
+        while shared and target < ASK_TOKENS:
+            target += self.size(shared.pop())
+        stratum, (message,) = self._write(self.profile.text, index, target, draw)
+        message = message | {"content": "\n\n".join([*shared, message["content"]])}
+        spec = self._spec(stratum, _opened(salt, [message]), draw)
+        return replace(spec, max_tokens=max(1, arrival.output_length), timestamp_ms=round(arrival.timestamp_ms, 3))
+
+    def _write(
+        self, text: TextSource, index: int, target: int, draw: Draw, turns: int = 1
+    ) -> tuple[str, list[Message]]:
+        """A text of its turn's stratum that is within 4 % of `target` tokens, or the nearest of several.
+
+        Strata that cannot be so short give way to one of the others. Where even the barest text is longer than the
+        target, the shortest is sent as it is: nothing is cut.
+        """
+        tried: list[tuple[int, str, list[Message]]] = []
+        for stratum in self._strata(text, index):
+            for _ in range(ATTEMPTS):
+                missed, messages = self._compose(stratum, target, draw, turns)
+                if missed <= target * CLOSE:
+                    return stratum, messages
+                tried.append((missed, stratum, messages))
+            if min(missed for missed, _, _ in tried) <= target * FAR:
+                break
+        _, stratum, messages = min(tried, key=lambda one: one[0])
+        return stratum, messages
+
+    def _compose(self, stratum: str, target: int, draw: Draw, turns: int) -> tuple[int, list[Message]]:
+        ask = STRATA[stratum](draw)
+        history = list(_history(ask, turns, target - self.size(ask.text([])), self.size))
+        room = target - sum(self.size(m["content"]) for m in history)
+        first = fit(ask, room, self.size)
+        return abs(room - self.size(first)), [{"role": "user", "content": first}, *history]
+
+    def _prefix(self, index: int) -> list[Message]:
+        prefix = self.profile.prefix_prompts
+        if prefix is None:
+            return []
+        group = index % prefix.pool_size
+        text = self._once("prefix", group, partial(system_prompt, prefix.text), prefix.length)
+        return [{"role": "system", "content": text}]
+
+    def _block(self, hash_id: int, tokens: int) -> str:
+        return self._once("block", hash_id, orders, tokens)
+
+    def _once(self, kind: str, number: int, source: Callable[[Draw], Ask], tokens: int) -> str:
+        if (kind, number) not in self._shared:
+            self._shared[kind, number] = fit(source(self._draw(kind, number)), tokens, self.size)
+        return self._shared[kind, number]
+
+    @cached_property
+    def _rows(self) -> list[Row]:
+        """The user's own prompts that are as long as the profile says, in an order drawn from the seed."""
+        isl = self.profile.isl
+        rows = read_rows(str(self.profile.text), self.profile.path)
+        fit_rows = [row for row in rows if isl.min <= sum(self.size(m["content"]) for m in row[1]) <= isl.longest]
+        if not fit_rows:
+            raise ProfileError(
+                f"{self.profile.name}: none of the {len(rows)} prompts of {self.profile.text} has "
+                f"{isl.min:g} to {isl.longest} tokens (isl); nothing is cut, so widen isl."
+            )
+        return self._draw("rows").sample(fit_rows, len(fit_rows))
+
+    def _salt(self, draw: Draw) -> str:
+        """Words that open a prompt and no other one, where the profile wants no prefix shared."""
+        return "" if self.profile.cache_bust == "none" else f"Ticket {draw.hex(12)}\n\n"
+
+    def _strata(self, text: TextSource, index: int) -> list[str]:
+        """The stratum of this request, then the others.
+
+        Proportions hold even in a dozen requests: steps of the golden ratio fill [0, 1) evenly.
+        """
+        if isinstance(text, str):
+            return [text]
+        point = (self._draw("strata").unit() + index * _GOLDEN) % 1.0 * sum(text.values())
+        names = list(text)
+        for at, name in enumerate(names):
+            point -= text[name]
+            if point < 0:
+                return names[at:] + names[:at]
+        return names
+
+    def _draw(self, *path: str | int) -> Draw:
+        return Draw(self.seed, self.profile.name, *path)
+
+    def _spec(self, stratum: str, messages: list[Message], draw: Draw) -> RequestSpec:
+        digest = hashlib.sha256(json.dumps(messages, ensure_ascii=False).encode()).hexdigest()
+        sampling = self.profile.sampling
+        return RequestSpec(
+            item=f"{stratum}-{digest[:16]}",
+            stratum=stratum,
+            messages=tuple(messages),
+            max_tokens=self.profile.osl.sample(draw),
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            stop=sampling.stop,
+            seed=draw.below(2**31),
+            fixed_length=self.profile.stop == "fixed",
+        )
 
 
 def _history(ask: Ask, turns: int, room: int, size: Count) -> Iterator[Message]:
@@ -86,40 +227,16 @@ def _history(ask: Ask, turns: int, room: int, size: Count) -> Iterator[Message]:
         yield {"role": "user", "content": question}
 
 
-def _shortest(stratum: str, target: int, draw: Draw, size: Count) -> Ask:
-    """The first ask that fits into `target` without any material, or the shortest of several."""
-    asks = []
-    for _ in range(ATTEMPTS):
-        ask = STRATA[stratum](draw)
-        length = size(ask.text([]))
-        if length <= target:
-            return ask
-        asks.append((length, ask))
-    return min(asks, key=lambda pair: pair[0])[1]
+def _opened(salt: str, messages: list[Message]) -> list[Message]:
+    first, *rest = messages
+    return [first | {"content": salt + first["content"]}, *rest]
 
 
-def _stratum(profile: TrafficProfile, index: int, seed: int) -> str:
-    """Strata in their proportions even in a dozen requests: steps of the golden ratio fill [0, 1) evenly."""
-    if isinstance(profile.text, str):
-        return profile.text
-    point = (Draw(seed, profile.name, "strata").unit() + index * _GOLDEN) % 1.0 * sum(profile.text.values())
-    for name, weight in profile.text.items():
-        point -= weight
-        if point < 0:
-            return name
-    return next(reversed(profile.text))
-
-
-def _spec(profile: TrafficProfile, stratum: str, messages: list[Message], draw: Draw) -> RequestSpec:
-    digest = hashlib.sha256(json.dumps(messages, ensure_ascii=False).encode()).hexdigest()
-    return RequestSpec(
-        item=f"{stratum}-{digest[:16]}",
-        stratum=stratum,
-        messages=tuple(messages),
-        max_tokens=profile.osl.sample(draw),
-        temperature=profile.sampling.temperature,
-        top_p=profile.sampling.top_p,
-        stop=profile.sampling.stop,
-        seed=draw.below(2**31),
-        fixed_length=profile.stop == "fixed",
-    )
+def _check_lengths(profile: TrafficProfile, arrivals: tuple[Arrival, ...]) -> None:
+    for number, arrival in enumerate(arrivals, start=1):
+        if arrival.input_length > profile.isl.longest or arrival.output_length > profile.osl.longest:
+            raise ProfileError(
+                f"{profile.name}: request {number} of the trace has {arrival.input_length} tokens in and "
+                f"{arrival.output_length} out, beyond isl.max {profile.isl.longest} or osl.max {profile.osl.longest}: "
+                "raise them, or set trace.max_isl and trace.max_osl."
+            )

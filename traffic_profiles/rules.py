@@ -36,6 +36,9 @@ def not_gateable(profile: TrafficProfile) -> dict[str, str]:
     if profile.osl.longest < 2:
         for percentile in PERCENTILES:
             reasons[f"tpot.{percentile}"] = "one token has no time per output token"
+    if _all_at_once(profile):
+        together = "every request is sent at once, so it says how long the queue is"
+        reasons |= {f"{late}.{p}": together for late in ("ttft", "request_latency") for p in PERCENTILES}
     reasons |= _too_few(profile)
     if profile.search:
         reasons |= {
@@ -45,12 +48,12 @@ def not_gateable(profile: TrafficProfile) -> dict[str, str]:
 
 
 def _too_few(profile: TrafficProfile) -> dict[str, str]:
-    loads: tuple[float, ...] = profile.concurrency or profile.request_rate
-    fewest = min((profile.requests_for(load) for load in loads), default=0)
-    if profile.request_rate and profile.needs_capacity:
-        fewest = max(fewest, profile.requests.minimum)
-    if profile.trace:
+    loads: tuple[float, ...] = profile.concurrency or profile.request_rate or (0.0,)
+    fewest = min(profile.requests_for(load) for load in loads)
+    if profile.needs_capacity:
         fewest = profile.requests.minimum
+    if profile.turns and profile.turns.history == "live":
+        fewest *= profile.turns.count.shortest
     reasons = {}
     for percentile, needed in (("p95", P95_REQUESTS), ("p99", P99_REQUESTS)):
         if fewest < needed:
@@ -59,3 +62,11 @@ def _too_few(profile: TrafficProfile) -> dict[str, str]:
                     f"{fewest} requests in the smallest cell; {percentile} needs {needed}"
                 )
     return reasons
+
+
+def _all_at_once(profile: TrafficProfile) -> bool:
+    return (
+        bool(profile.concurrency)
+        and profile.dataset_format == "raw_payload"
+        and all(profile.requests_for(in_flight) <= in_flight for in_flight in profile.concurrency)
+    )

@@ -10,6 +10,7 @@ from traffic_profiles.lengths import Lengths
 
 Positive = Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
+TextSource = str | dict[str, Positive]
 
 
 class ProfileError(ValueError):
@@ -45,14 +46,15 @@ class Turns(Strict):
     count: Lengths
     history: Literal["recorded", "live"] = "recorded"
     isl: Lengths | None = Field(default=None, description="live: tokens that each later turn adds")
+    text: TextSource | None = Field(default=None, description="live: what later turns are made of; default: as text")
     delay_ms: Lengths | None = Field(default=None, description="live: pause before each later turn, milliseconds")
 
     @model_validator(mode="after")
     def _complete(self) -> Turns:
         if (self.history == "live") != (self.isl is not None):
             raise ValueError("isl of a later turn belongs to history live, and live needs it")
-        if self.delay_ms is not None and self.history != "live":
-            raise ValueError("delay_ms belongs to history live: recorded turns are not sent one after the other")
+        if self.history != "live" and (self.delay_ms or self.text):
+            raise ValueError("delay_ms and text belong to history live: recorded turns are not sent one by one")
         return self
 
 
@@ -61,6 +63,9 @@ class PrefixPrompts(Strict):
 
     length: Count
     pool_size: Count = 1
+    text: Literal["rules", "tools", "code"] = Field(
+        default="rules", description="house rules of a service, tool definitions, or the file being edited"
+    )
 
 
 class Sampling(Strict):
@@ -92,6 +97,9 @@ class Trace(Strict):
     output_len_multiplier: Positive = 1.0
     max_isl: Count | None = Field(default=None, description="leave longer requests out")
     max_osl: Count | None = Field(default=None, description="cap longer answers")
+    capacity_share: Positive | None = Field(
+        default=None, description="replay at this share of the baseline's capacity instead of speedup_ratio"
+    )
     block_size: Count = Field(default=512, description="tokens that one hash id stands for")
 
 

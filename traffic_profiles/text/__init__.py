@@ -9,34 +9,35 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
-from traffic_profiles.text import code
+from traffic_profiles.text import agent, code, documents, records
 from traffic_profiles.text.ask import Ask
 from traffic_profiles.text.draw import Draw
 from traffic_profiles.text.grammar import Scene, load_grammar
 
-GRAMMARS = ("en-chat", "creative", "maths")
+GRAMMARS = ("en-chat", "creative", "maths", "reasoning", "zh", "ja", "ru", "ar", "hi")
 
 
 def told(grammar: str, draw: Draw) -> Ask:
     """A prompt from a grammar file: opening, details, the request; replies and follow-ups where it has them."""
     scene = load_grammar(grammar).scene(draw)
     scenario = scene.scenario
+    first, *others = draw.sample(scenario.close, len(scenario.close)) or [""]
     return Ask(
-        opening=scene.say(scenario.ask, draw),
-        closing=scene.say(scenario.close, draw),
+        opening=scene.say(draw.choice(scenario.ask), draw),
+        closing=scene.say(first, draw),
         units=scene.details(draw),
         joiner=scene.grammar.joiner,
         frame=scene.grammar.joiner,
         replies=_replies(scene, draw),
-        follow_ups=iter(draw.sample([scene.say((close,), draw) for close in scenario.close], len(scenario.close))),
+        follow_ups=(scene.say(other, draw) for other in others),
     )
 
 
 def _replies(scene: Scene, draw: Draw) -> Iterator[str]:
     """Assistant turns of two to five sentences each."""
     while scene.scenario.reply:
-        sentences = draw.sample(scene.scenario.reply, draw.between(2, 5))
-        yield " ".join(scene.say((sentence,), draw) for sentence in sentences)
+        told = draw.sample(range(len(scene.scenario.reply)), draw.between(2, 5))
+        yield " ".join(scene.say(scene.scenario.reply[at], draw) for at in sorted(told))
 
 
 STRATA: Mapping[str, Callable[[Draw], Ask]] = {
@@ -44,10 +45,23 @@ STRATA: Mapping[str, Callable[[Draw], Ask]] = {
     "code": code.edit,
     "code-review": code.explain,
     "code-completion": code.complete,
+    "agent-task": agent.task,
+    "tool-result": agent.tool_result,
+    "json": records.call,
+    "extract": records.extract,
+    "rag": documents.question,
+    "documents": documents.briefing,
+    "manual": documents.manual,
 }
 
 
-def system_prompt(draw: Draw) -> Ask:
-    """House rules of a service, as long as one likes: the prefix that prompts share."""
-    ask = told("system", draw)
-    return Ask(ask.opening, "", ask.units, joiner="\n", frame="\n")
+def system_prompt(kind: str, draw: Draw) -> Ask:
+    """What prompts share, as long as one likes: house rules, tool definitions, or the file being edited."""
+    if kind == "tools":
+        opening = f"You are agent {draw.between(100, 9999)}. You can call these functions:\n"
+        return Ask(opening, "", records.definitions(draw), joiner="\n", frame="\n")
+    if kind == "code":
+        opening = f"You complete Python code. The user has `{code.new_name(draw)}.py` open as well:\n"
+        return Ask(opening, "", code.more(draw), joiner="\n\n", frame="\n")
+    rules = told("system", draw)
+    return Ask(rules.opening, "", rules.units, joiner="\n", frame="\n")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice, takewhile
+
+from traffic_profiles.text.grammar import Bridge
 
 Count = Callable[[str], int]
 
 POOL = 16  # candidates for the unit that closes the gap
-TOLERANCE = 0.04
+CLOSE = 0.01  # of the target
 
 # Letters a token for other scripts, read off with byte-level vocabularies of 100k to 200k entries on this text.
 # A small English vocabulary spends two to four times as many: give a tokenizer where the length matters.
@@ -59,36 +60,38 @@ def estimate_tokens(text: str) -> int:
 def fit(ask: Ask, target: int, count: Count) -> str:
     """The prompt with as much material as brings it near `target` tokens; no unit is ever cut."""
     units: list[str] = []
+    spare: list[str] = []
     gap = target - count(ask.text([]))
-    while gap > target * TOLERANCE:
-        unit = next(ask.units, None)
-        if unit is None:
-            break
+    while gap > 0 and (unit := next(ask.units, None)) is not None:
         size = count(ask.joiner + unit)
         if size >= gap:
+            on_subject = takewhile(lambda one: not isinstance(one, Bridge), chain([unit], ask.units))
+            spare = list(islice(on_subject, POOL))
             break
         units.append(unit)
         gap -= size
-    # Sizes of units do not add up exactly, because joins merge tokens: measure the whole, then close the gap.
+    return _settle(ask, units, spare, target, count)
+
+
+def _settle(ask: Ask, units: list[str], spare: list[str], target: int, count: Count) -> str:
+    """Close the gap with the best of the spare units.
+
+    Sizes of units do not add up exactly, because joins merge tokens: so the whole text is measured.
+    """
     for _ in range(4):
-        text = ask.text(units)
-        gap = target - count(text)
-        if abs(gap) <= target * TOLERANCE:
+        gap = target - count(ask.text(units))
+        if abs(gap) <= target * CLOSE:
             break
         if gap < 0 and units:
-            units.pop()
+            spare.append(units.pop())
             gap = target - count(ask.text(units))
-        closing_unit = _best(ask, gap, count)
-        if closing_unit:
-            units.append(closing_unit)
+        if not spare:
+            break
+        best = min(spare, key=lambda unit: abs(gap - count(ask.joiner + unit)))
+        if abs(gap - count(ask.joiner + best)) < abs(gap):
+            spare.remove(best)
+            units.append(best)
     return ask.text(units)
-
-
-def _best(ask: Ask, gap: int, count: Count) -> str:
-    """Of the next few units the one that leaves the smallest gap, or none when all leave a larger one."""
-    pool = [(abs(gap - count(ask.joiner + unit)), unit) for unit in islice(ask.units, POOL)]
-    distance, unit = min(pool, key=lambda item: item[0], default=(math.inf, ""))
-    return unit if distance < abs(gap) else ""
 
 
 def _letters_per_token(code: int) -> float:

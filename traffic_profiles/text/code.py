@@ -10,7 +10,7 @@ import ast
 import re
 import sysconfig
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -22,87 +22,101 @@ from traffic_profiles.text.draw import Draw
 
 @dataclass(frozen=True)
 class Function:
-    """One function or method, dedented, with the names it assigns."""
+    """One function or method, dedented, under its new name."""
 
     name: str
     source: str
-    locals: tuple[str, ...]
 
 
 def edit(draw: Draw) -> Ask:
     """A function and an edit to make: the answer repeats most of the prompt, which a speculator likes."""
-    shown = _renamed(draw)
-    order = draw.choice(_words("edits")).format(local=draw.choice(shown.locals or (shown.name,)), new=_new_name(draw))
-    return _listing(draw, f"Here is code from our module `{_new_name(draw)}.py`:", shown, f"In `{shown.name}`: {order}")
+    shown = renamed(draw)
+    local = draw.choice(_assigned(shown.source) or [shown.name])
+    order = draw.choice(_words("edits")).format(local=local, new=new_name(draw))
+    return _listing(draw, f"Here is code from our module `{new_name(draw)}.py`:", shown, f"In `{shown.name}`: {order}")
 
 
 def explain(draw: Draw) -> Ask:
     """Code and a question about it."""
-    shown = _renamed(draw)
-    question = draw.choice(_words("questions")).format(new=_new_name(draw))
-    return _listing(draw, f"I am reviewing `{_new_name(draw)}.py`:", shown, f"Look at `{shown.name}`. {question}")
+    shown = renamed(draw)
+    question = draw.choice(_words("questions")).format(new=new_name(draw))
+    return _listing(draw, f"I am reviewing `{new_name(draw)}.py`:", shown, f"Look at `{shown.name}`. {question}")
 
 
 def complete(draw: Draw) -> Ask:
     """A file up to the cursor: what an editor sends for completion."""
-    last = _renamed(draw)
+    last = renamed(draw)
     lines = last.source.splitlines()
-    name = _new_name(draw)
+    name = new_name(draw)
     opening = (
-        f"Complete the Python file `{name}.py`. Answer with the code that follows the cursor and nothing else.\n\n"
+        f"Continue `{name}.py` at the cursor. Answer with the code that follows and nothing else.\n\n"
         f"```python\n# {name}.py"
     )
-    return Ask(opening, "\n".join(lines[: max(1, len(lines) // 3)]), _more(draw), joiner="\n\n", frame="\n\n")
+    return Ask(opening, "\n".join(lines[: max(1, len(lines) // 3)]), more(draw), joiner="\n\n", frame="\n\n")
 
 
 @cache
-def functions() -> tuple[Function, ...]:
-    """Every function of 4 to 60 lines in the listed modules, in a fixed order.
+def _modules() -> tuple[Path, ...]:
+    """Files of the listed modules that this interpreter has, in a fixed order.
 
-    Raises FileNotFoundError where the interpreter ships no source (a frozen or zipped standard library).
+    Raises FileNotFoundError where it ships no source (a frozen or zipped standard library).
     """
     root = Path(sysconfig.get_paths()["stdlib"])
-    paths = [root / f"{module}.py" for module in _words("modules")]
-    found = [
-        function
-        for path in paths
-        if path.is_file()
-        for function in _functions_of(path.read_text(encoding="utf-8", errors="replace"))
-    ]
+    found = tuple(path for path in (root / f"{module}.py" for module in _words("modules")) if path.is_file())
     if not found:
-        raise FileNotFoundError(f"{root} holds no Python source; text 'code' reads the standard library's own files")
-    return tuple(found)
+        raise FileNotFoundError(
+            f"{root} holds no Python source, and text 'code' reads the standard library's own files"
+        )
+    return found
 
 
-def _functions_of(source: str) -> Iterator[Function]:
+@cache
+def _functions(path: Path) -> tuple[str, ...]:
+    """Sources of the module's functions and methods of 4 to 60 lines, dedented."""
+    source = path.read_text(encoding="utf-8", errors="replace")
     lines = source.splitlines()
-    for node in ast.walk(ast.parse(source)):
-        if not isinstance(node, ast.FunctionDef) or node.name.startswith("__"):
-            continue
-        if not 4 <= (node.end_lineno or 0) - node.lineno <= 60:
-            continue
-        body = "\n".join(line[node.col_offset :].rstrip() for line in lines[node.lineno - 1 : node.end_lineno])
-        names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-        yield Function(node.name, body, tuple(sorted(names)))
+    return tuple(
+        "\n".join(line[node.col_offset :].rstrip() for line in lines[node.lineno - 1 : node.end_lineno])
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef)
+        and not node.name.startswith("__")
+        and 4 <= (node.end_lineno or 0) - node.lineno <= 60
+    )
+
+
+def _assigned(source: str) -> list[str]:
+    """Names that the function assigns."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:  # a text block in it may reach further left than the function
+        return []
+    names = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
+    return sorted({node.id for node in names if isinstance(node.ctx, ast.Store)})
 
 
 def _listing(draw: Draw, introduction: str, shown: Function, request: str) -> Ask:
     opening = f"{introduction}\n\n```python\n{shown.source}"
-    return Ask(opening, f"```\n\n{request}", _more(draw, "\n\n"), joiner="", frame="\n")
+    return Ask(opening, f"```\n\n{request}", more(draw, "\n\n"), joiner="", frame="\n")
 
 
-def _renamed(draw: Draw) -> Function:
-    shown = draw.choice(functions())
-    name = _new_name(draw)
-    return replace(shown, name=name, source=re.sub(rf"\b{re.escape(shown.name)}\b", name, shown.source))
+def renamed(draw: Draw) -> Function:
+    """A function of the standard library under a new name."""
+    sources: tuple[str, ...] = ()
+    while not sources:
+        sources = _functions(draw.choice(_modules()))
+    source = draw.choice(sources)
+    old, new = source.split("def ", 1)[1].split("(", 1)[0], new_name(draw)
+    return Function(new, re.sub(rf"\b{re.escape(old)}\b", new, source))
 
 
-def _more(draw: Draw, before: str = "") -> Iterator[str]:
+def more(draw: Draw, before: str = "") -> Iterator[str]:
+    """Functions without end, each after `before`."""
     while True:
-        yield before + _renamed(draw).source
+        yield before + renamed(draw).source
 
 
-def _new_name(draw: Draw) -> str:
+def new_name(draw: Draw) -> str:
+    """An identifier such as merge_ledger_column17."""
     nouns = _words("nouns")
     return f"{draw.choice(_words('verbs'))}_{draw.choice(nouns)}_{draw.choice(nouns)}{draw.between(2, 99)}"
 

@@ -46,16 +46,12 @@ class Draw:
     def sample(self, items: Sequence[T], k: int) -> list[T]:
         """`k` items without repetition, in drawn order."""
         rest = list(items)
-        return [rest.pop(self.below(len(rest))) for _ in range(min(k, len(rest)))]
-
-    def weighted(self, weights: dict[str, float]) -> str:
-        """One key, with probability in proportion to its weight."""
-        point = self.unit() * sum(weights.values())
-        for key, weight in weights.items():
-            point -= weight
-            if point < 0:
-                return key
-        return next(reversed(weights))
+        drawn: list[T] = []
+        while rest and len(drawn) < k:
+            at = self.below(len(rest))
+            rest[at], rest[-1] = rest[-1], rest[at]
+            drawn.append(rest.pop())
+        return drawn
 
     def hex(self, digits: int) -> str:
         """Lower-case hexadecimal digits."""

@@ -2,7 +2,7 @@
 
 A grammar file (one YAML a language or genre) holds `lists` and `scenarios`. A scenario has `let` (names bound
 once for the whole prompt, so that the same person or place comes back), `ask` (how the prompt opens), `detail`
-(sentences of material, drawn without end) and `close` (the request itself).
+(sentences of material, drawn without end), `close` (the request itself) and `reply` (what an assistant answered).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -19,7 +20,14 @@ import yaml
 from traffic_profiles.text.draw import Draw
 
 _SLOT = re.compile(r"\{([^{}]+)\}")
+_ARTICLE = re.compile(r"\b([Aa]) (?=[aeio])")  # a archivist -> an archivist
 _RANGE = re.compile(r"^(\d+)-(\d+)(?:x(\d+))?$")
+
+
+class Bridge(str):
+    """A sentence that changes the subject: what follows it does not belong to what came before."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True)
@@ -31,7 +39,6 @@ class Scenario:
     close: tuple[str, ...]
     reply: tuple[str, ...] = ()
     let: Mapping[str, str] = field(default_factory=dict)
-    system: str = ""
 
 
 @dataclass(frozen=True)
@@ -41,28 +48,32 @@ class Grammar:
     lists: Mapping[str, tuple[str, ...]]
     scenarios: tuple[Scenario, ...]
     joiner: str = " "
+    bridge: tuple[str, ...] = ()
 
-    def scene(self, draw: Draw) -> Scene:
-        """One scenario with its names bound."""
-        scenario = draw.choice(self.scenarios)
+    def scene(self, draw: Draw, after: Scenario | None = None) -> Scene:
+        """One scenario with its names bound, another than `after` where there is one."""
+        scenario = draw.choice([one for one in self.scenarios if one is not after] or self.scenarios)
         bound: dict[str, str] = {}
         for name, source in scenario.let.items():
-            bound[name] = self._fill(source if "{" in source else f"{{{source}}}", draw, bound)
+            bound[name] = self.fill(f"{{{source}}}", draw, bound)
         return Scene(self, scenario, bound)
 
-    def _fill(self, template: str, draw: Draw, bound: Mapping[str, str]) -> str:
-        return _SLOT.sub(lambda match: self._slot(match[1], draw, bound), template)
+    def fill(self, template: str, draw: Draw, bound: Mapping[str, str] = MappingProxyType({})) -> str:
+        """The template with every slot drawn, the innermost first."""
+        while _SLOT.search(template):
+            template = _SLOT.sub(lambda match: self._slot(match[1], draw, bound), template)
+        return _ARTICLE.sub(r"\1n ", template)
 
     def _slot(self, slot: str, draw: Draw, bound: Mapping[str, str]) -> str:
         if slot in bound:
             return bound[slot]
         if slot in self.lists:
-            return self._fill(draw.choice(self.lists[slot]), draw, bound)
+            return draw.choice(self.lists[slot])
         if span := _RANGE.match(slot):
             low, high, step = int(span[1]), int(span[2]), int(span[3] or 1)
             return str(low + step * draw.below((high - low) // step + 1))
         if "|" in slot:
-            return self._fill(draw.choice(slot.split("|")), draw, bound)
+            return draw.choice(slot.split("|"))
         raise KeyError(slot)
 
 
@@ -74,15 +85,24 @@ class Scene:
     scenario: Scenario
     bound: Mapping[str, str]
 
-    def say(self, templates: tuple[str, ...], draw: Draw) -> str:
-        """One of the templates, filled; empty when there are none."""
-        return self.grammar._fill(draw.choice(templates), draw, self.bound) if templates else ""
+    def say(self, template: str, draw: Draw) -> str:
+        """The template with the scene's names."""
+        return self.grammar.fill(template, draw, self.bound)
 
     def details(self, draw: Draw) -> Iterator[str]:
-        """Sentences of material without end: every template once before any comes back."""
-        while self.scenario.detail:
-            for template in draw.sample(self.scenario.detail, len(self.scenario.detail)):
-                yield self.grammar._fill(template, draw, self.bound)
+        """Sentences of material without end: every template once before any comes back.
+
+        Where the grammar has `bridge` sentences a person would sooner change the subject than repeat himself: after
+        one round comes a bridge, another scene, and its details.
+        """
+        scene = self
+        while scene.scenario.detail:
+            for template in draw.sample(scene.scenario.detail, len(scene.scenario.detail)):
+                yield scene.say(template, draw)
+            if self.grammar.bridge:
+                scene = self.grammar.scene(draw, after=scene.scenario)
+                opening = scene.say(draw.choice(scene.scenario.ask), draw)
+                yield Bridge(f"{draw.choice(self.grammar.bridge)}{self.grammar.joiner}{opening}")
 
 
 @cache
@@ -92,7 +112,7 @@ def load_grammar(name: str) -> Grammar:
         raw: dict[str, Any] = yaml.safe_load(file)
     lists = {key: tuple(words) for key, words in raw["lists"].items()}
     scenarios = tuple(_scenario(entry) for entry in raw["scenarios"])
-    return Grammar(lists, scenarios, raw.get("joiner", " "))
+    return Grammar(lists, scenarios, raw.get("joiner", " "), tuple(raw.get("bridge", ())))
 
 
 def _scenario(entry: dict[str, Any]) -> Scenario:
@@ -102,5 +122,4 @@ def _scenario(entry: dict[str, Any]) -> Scenario:
         close=tuple(entry.get("close", ())),
         reply=tuple(entry.get("reply", ())),
         let=entry.get("let", {}),
-        system=entry.get("system", ""),
     )
