@@ -18,7 +18,7 @@ SEVERITY = {"FAIL": 0, "INVALID": 1, "INCONCLUSIVE": 2, "PASS": 3}
 
 @dataclass(frozen=True)
 class Box:
-    """One box. `state` is a status, `observed` (measured, not gated) or `none`."""
+    """One box. `state` is a status, `observed` (measured, not gated), `told` (for context) or `none`."""
 
     state: str
     text: str

@@ -13,11 +13,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from reports import page, wording
+from reports.clean_text import clean
 from reports.definitions import DEFINITIONS
+from reports.divergence import read_scored
 from reports.heatmap import MAX_ROWS, Box, heatmap
 from reports.pair_series import PairSeries
 from reports.run_data import Run, read_run
-from reports.tables import cells_table, checks_table, findings_table, flat_table, oracle_table
+from reports.sections import sections
+from reports.svg import Chart, as_svg
 
 _HERE = Path(__file__).parent
 
@@ -43,7 +46,7 @@ def render_run(run: Run) -> str:
         "run.html.j2",
         title=f"{run.status}: {run.name}",
         subtitle=run.name,
-        sections=_sections(run, series),
+        sections=sections(run, series),
         page={
             "state": run.status,
             "word": run.status if run.verdict else "Sweep: measured, not judged",
@@ -65,30 +68,18 @@ def _half_text(half: page.Half) -> str:
 
 
 def accuracy_boxes(run: Run) -> dict[str, Box]:
-    """The accuracy column of the heatmap."""
-    return {}
-
-
-def _sections(run: Run, series: PairSeries) -> list[dict[str, Any]]:
-    sections = [
-        _section("cells", "Every check", "Checks", "", checks_table("checks", "Every check", run.checks)),
-        _section("measured", "Measured", "Measured", "", cells_table(run, series)),
-        _section("accuracy", "As right", "Accuracy", "", oracle_table(run)),
-        _section("honesty", "Honest", "Honesty", "", findings_table(run)),
-        _section(
-            "environment",
-            "Environment",
-            "Environment",
-            "",
-            flat_table("environment", "Environment", value=run.environment),
-        ),
-        _section("plan", "The plan as run", "Plan", "", flat_table("plan", "Plan", value=run.plan)),
-    ]
-    return [section for section in sections if any(table.rows for table in section["tables"])]
-
-
-def _section(name: str, title: str, short: str, lead: str, *tables: Any) -> dict[str, Any]:
-    return {"id": name, "title": title, "short": short, "lead": lead, "tables": tables}
+    """The accuracy column of the heatmap: each cell's mean token margin, the baseline's in small. Shown, not gated."""
+    scored = read_scored(run)
+    if "candidate" not in scored:
+        return {}
+    means = {arm: scored[arm].by("cell") for arm in ("candidate", "baseline") if arm in scored}
+    boxes = {}
+    for cell, mean in means["candidate"].items():
+        other = means.get("baseline", {}).get(cell)
+        below = f"vs {wording.number(other.nats, 2)}" if other else ""
+        title = f"Mean token margin at {cell}: {wording.number(mean.nats)} nats/token over {mean.tokens:,} tokens"
+        boxes[clean(cell)] = Box("told", wording.number(mean.nats, 2), below, title, "accuracy")
+    return boxes
 
 
 def _render(template: str, **context: Any) -> str:
@@ -105,8 +96,18 @@ def _render(template: str, **context: Any) -> str:
         "base-uri 'none'; form-action 'none'"
     )
     return environment.get_template(template).render(
-        csp=policy, css=Markup(css), script=Markup(script), definitions=DEFINITIONS, glyphs=wording.GLYPHS, **context
+        draw=_draw,
+        csp=policy,
+        css=Markup(css),
+        script=Markup(script),
+        definitions=DEFINITIONS,
+        glyphs=wording.GLYPHS,
+        **context,
     )
+
+
+def _draw(chart: Chart) -> Markup:
+    return Markup(as_svg(chart))  # every text in it was escaped when it was written
 
 
 def _hash(text: str) -> str:

@@ -44,7 +44,22 @@ def _half(run: Run, family: str, title: str) -> Half:
     worst = min(checks, key=severity)
     passed = sum(check.status == "PASS" for check in checks)
     counts = f"{passed} of {wording.count(len(checks), 'check')} passed"
+    if family == "honesty" and worst.status == "PASS":
+        return Half(title, family, "PASS", counts, None, f"Every contract was kept.{_power(run)}")
     return Half(title, family, worst.status, counts, worst, worst.reason)
+
+
+def _power(run: Run) -> str:
+    """What the weakest of the probabilistic checks would still have found."""
+    findings = [
+        as_dict(finding)
+        for result in run.oracles.get("candidate", {}).values()
+        for finding in as_list(result.get("findings"))
+    ]
+    rates = [rate for finding in findings if (rate := as_number(finding.get("detectable_rate"))) is not None]
+    if not rates:
+        return ""
+    return f" Misbehaviour in {wording.percent(max(rates))} of requests would have been found with 95 % confidence."
 
 
 def _why_unjudged(run: Run, family: str) -> str:

@@ -50,14 +50,14 @@
       const wanted = text.value.trim().toLowerCase();
       let shown = 0;
       for (const row of table.tBodies[0].rows) {
-        const fits = row.textContent.toLowerCase().includes(wanted) && (!state.value || row.dataset.state === state.value);
+        const fits = row.textContent.toLowerCase().includes(wanted) && (!state?.value || row.dataset.state === state.value);
         row.hidden = !fits;
         shown += fits;
       }
       left.textContent = `${shown} of ${table.tBodies[0].rows.length}`;
     };
     text.addEventListener("input", apply);
-    state.addEventListener("change", apply);
+    state?.addEventListener("change", apply);
     apply();
   }
   addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((d) => { d.open = true; }));

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
+from statistics import median
+from typing import Any
 
 from reports import wording
 from reports.definitions import label
+from reports.divergence import Scored
 from reports.heatmap import anchor, severity
 from reports.pair_series import SHOWN, PairSeries, Spread, unit_of
 from reports.run_data import Check, Run, as_dict, as_list, as_number
+
+FOLDED_ROWS = 14
 
 
 @dataclass(frozen=True)
@@ -57,7 +63,19 @@ class Table:
     title: str
     columns: tuple[Column, ...]
     rows: tuple[TableRow, ...] = field(default=())
-    heading: str = ""
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the page folds it away."""
+        return len(self.rows) > FOLDED_ROWS
+
+    @property
+    def summary(self) -> str:
+        """What a folded table says of itself."""
+        open_rows = sum(row.state not in ("", "PASS") for row in self.rows)
+        return f"{self.title}: {wording.count(len(self.rows), 'row')}" + (
+            f", {open_rows} not passed" if open_rows else ""
+        )
 
     @cached_property
     def states(self) -> tuple[str, ...]:
@@ -85,6 +103,7 @@ _CHECK_COLUMNS = (
     Column("Status", "state"),
     Column("Observed", "number", "ratio"),
     Column("Interval", "interval", "interval"),
+    Column("Level", "number", "interval"),
     Column("Bar", "number", "bar"),
     Column("Distance", "number", "distance"),
     Column("Baseline", "number"),
@@ -102,10 +121,10 @@ def checks_table(name: str, title: str, checks: Iterable[Check]) -> Table:
 
 def _check_row(check: Check) -> TableRow:
     where = f" · {check.cell}" if check.cell else ""
-    level = f" at {check.confidence:.1%}" if check.confidence is not None and wording.interval(check) else ""
+    level = check.confidence if wording.interval(check) else None
     items = (
         text(f"{label(check.metric)}{where}"), text(check.status), num(check.observed, check.unit),
-        text(wording.interval(check) + level), Item(wording.bar(check), check.required), share(check.distance),
+        text(wording.interval(check)), share(level), Item(wording.bar(check), check.required), share(check.distance),
         num(check.baseline, check.value_unit), num(check.candidate, check.value_unit),
         Item(f"{check.n:,}", check.n), share(check.noise), text(" ".join(filter(None, [check.reason, check.hint]))),
     )  # fmt: skip
@@ -137,37 +156,108 @@ def _range(spread: Spread | None) -> str:
     return f" ({wording.number(spread.low)}–{wording.number(spread.high)})" if spread and spread.n > 1 else ""
 
 
-_FINDING_COLUMNS = (
+_CONTRACT_COLUMNS = (
     Column("Contract"),
-    Column("Arm"),
-    Column("Status", "state"),
+    Column("Candidate", "state"),
+    Column("Baseline", "state"),
     Column("Broke it", "number"),
     Column("Looked at", "number", "n"),
     Column("Finds from", "number", "detectable_rate"),
     Column("What was seen", "reason"),
 )
 _FOUND = {"broken": "FAIL", "unscored": "NOT SCORED", "kept": "PASS"}
+_ABSENT = "NOT LOOKED AT"
 
 
-def findings_table(run: Run) -> Table:
-    """Every contract that an oracle tested on the timed responses, with the rate of misbehaviour it would find."""
-    rows = [
-        _finding_row(oracle, arm, as_dict(finding))
-        for arm, results in run.oracles.items()
-        for oracle, result in results.items()
-        for finding in as_list(result.get("findings"))
-    ]
-    rank = {state: place for place, state in enumerate(_FOUND.values())}
-    rows.sort(key=lambda row: rank[row.state])
-    return Table("findings", "Contracts tested on the timed responses", _FINDING_COLUMNS, tuple(rows))
+def contracts_table(run: Run) -> Table:
+    """Every contract that was tested on the timed responses, both arms side by side, with the check's power.
+
+    Counts and sentence are the candidate's. Honesty checks that no oracle wrote (load served) follow.
+    """
+    found: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    for arm, results in run.oracles.items():
+        for oracle, result in results.items():
+            for finding in map(as_dict, as_list(result.get("findings"))):
+                found.setdefault((oracle, str(finding.get("name"))), {})[arm] = finding
+    rows = [_contract_row(oracle, name, arms) for (oracle, name), arms in found.items()]
+    named = {f"{oracle}.{name}" for oracle, name in found}
+    rows += [_honesty_row(check) for check in run.of_family("honesty") if check.check not in named]
+    rank = {state: place for place, state in enumerate((*_FOUND.values(), _ABSENT))}
+    rows.sort(key=lambda row: rank.get(row.state, 1))
+    return Table("contracts", "Contracts tested on the timed responses", _CONTRACT_COLUMNS, tuple(rows))
 
 
-def _finding_row(oracle: str, arm: str, finding: dict[str, object]) -> TableRow:
-    state = _FOUND.get(str(finding.get("status")), "NOT SCORED")
-    broke, n, rate = (as_number(finding.get(key)) for key in ("count", "n", "detectable_rate"))
-    name = text(f"{oracle}: {str(finding.get('name')).replace('-', ' ')}")
-    items = (name, text(arm), text(state), num(broke), num(n), share(rate, 2), text(finding.get("sentence")))
-    return TableRow(items, state)
+def _contract_row(oracle: str, name: str, arms: dict[str, dict[str, Any]]) -> TableRow:
+    told = arms.get("candidate") or arms.get("both") or {}
+    states = [_FOUND.get(str(finding.get("status")), _ABSENT) for finding in (told, arms.get("baseline", {}))]
+    broke, n, rate = (as_number(told.get(key)) for key in ("count", "n", "detectable_rate"))
+    numbers = (num(broke), num(n), share(rate, 2))
+    items = (text(f"{oracle}: {name.replace('-', ' ')}"), *map(text, states), *numbers, text(told.get("sentence")))
+    return TableRow(items, states[0])
+
+
+def _honesty_row(check: Check) -> TableRow:
+    items = (
+        text(check.check),
+        text(check.status),
+        text(""),
+        num(None),
+        Item(f"{check.n:,}", check.n),
+        share(None),
+        text(check.reason),
+    )
+    return TableRow(items, check.status)
+
+
+def divergence_table(scored: dict[str, Scored]) -> Table:
+    """The reference's view of each arm in one line."""
+    columns = (
+        Column("Arm"),
+        Column("Token margin, nats/token", "number", "token_margin"),
+        Column("95 % interval", "interval"),
+        Column("Top-1", "number", "top1"),
+        Column("Inexcusable flips", "number", "flips_inexcusable"),
+        Column("Loop share", "number", "loop_share"),
+        Column("Tokens", "number", "n"),
+        Column("Documents", "number", "n"),
+    )
+    rows = []
+    for arm, one in scored.items():
+        mean, half = one.total(), one.total().half_width
+        bounds = (
+            "" if half is None else f"{wording.number(max(0, mean.nats - half))} to {wording.number(mean.nats + half)}"
+        )
+        loops = float(one.column("loop_share").mean())
+        items = (
+            text(arm), Item(wording.number(mean.nats), mean.nats), text(bounds), share(one.share("top1"), 2),
+            share(one.share("flips_inexcusable"), 2), share(loops), Item(f"{mean.tokens:,}", mean.tokens),
+            Item(f"{mean.documents:,}", mean.documents),
+        )  # fmt: skip
+        rows.append(TableRow(items))
+    return Table("divergence", "Divergence from the reference", columns, tuple(rows))
+
+
+def signals_table(run: Run) -> Table:
+    """What the client saw of itself and of the engines: median over pairs of each signal, and failures by kind."""
+    names = list(dict.fromkeys(n for v in run.visits for c in v.cells.values() for n in as_dict(c.get("signals"))))
+    columns = (
+        Column("Cell"),
+        Column("Arm"),
+        *[Column(wording.sentence_case(n), "number") for n in names],
+        Column("Failures"),
+    )
+    rows = []
+    for cell in run.cells:
+        for arm in run.arms:
+            met = [v.cells[cell.name] for v in run.visits if v.arm == arm and cell.name in v.cells]
+            values = [[as_number(as_dict(one.get("signals")).get(name)) for one in met] for name in names]
+            middles = [median(known) if (known := [v for v in found if v is not None]) else None for found in values]
+            failures: Counter[str] = Counter()
+            for one in met:
+                failures.update({kind: int(as_number(n) or 0) for kind, n in as_dict(one.get("failures")).items()})
+            told = ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in failures.most_common()) or "none"
+            rows.append(TableRow((text(cell.name), text(arm), *map(num, middles), text(told))))
+    return Table("signals", "Signals of the client and the engines", columns, tuple(rows))
 
 
 _ORACLE_COLUMNS = (

@@ -1,0 +1,268 @@
+"""Charts of speed: which cells clear the bar, and how the two arms move with load."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from reports import wording
+from reports.axes import SMALL, figure, name_axes, panel, scale, set_ticks, tick_text
+from reports.definitions import label
+from reports.pair_series import PairSeries, Spread, unit_of
+from reports.run_data import Cell, Check, Run
+from reports.svg import Chart, Drawing, Palette
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+FOREST_ROWS = 60
+MARKER = {"PASS": "o", "FAIL": "X", "INCONCLUSIVE": "D", "INVALID": "s"}
+STYLE = {"candidate": "-", "baseline": (0, (5, 2))}
+
+
+def by_margin(checks: Sequence[Check]) -> list[Check]:
+    """Speed-ups that were judged, the one closest to (or furthest under) its bar first."""
+    judged = [
+        c for c in checks
+        if c.family == "speed" and c.cell and c.unit == "x" and c.required and c.observed and c.observed > 0
+    ]  # fmt: skip
+    return sorted(judged, key=lambda c: (c.observed or 0) / (c.required or 1))
+
+
+def forest(checks: Sequence[Check]) -> Chart | None:
+    """Every speed-up with its interval against 1.00 and the bar."""
+    rows = by_margin(checks)
+    if not rows:
+        return None
+    shown, left = rows[:FOREST_ROWS], len(rows) - FOREST_ROWS
+    under = sum(check.status != "PASS" for check in rows)
+    more = f" The {left} further from the bar are in the table below." if left > 0 else ""
+    return Chart(
+        name="forest",
+        title="Every speed-up against its bar",
+        note=f"Closest to the bar first. A line spans both one-sided bounds; its left end must clear the bar.{more}",
+        alt=f"{len(rows)} speed-ups with intervals, {under} of them not proven over their bar.",
+        draw=lambda p: _forest(p, shown),
+        define="interval",
+        wide=True,
+    )
+
+
+def _forest(p: Palette, rows: Sequence[Check]) -> Drawing:
+    drawing = Drawing(figure((1160, 20 * len(rows) + 66)))
+    axes = panel(drawing.figure, p, left=270, right=190, top=28, bottom=38, grid="x")
+    ends = [v for c in rows for v in (c.observed, c.ci_low, c.ci_high) if v is not None and v > 0]
+    bars = sorted({check.required for check in rows if check.required})
+    scale(axes.xaxis, "log", [*ends, *bars, 1.0], most=9)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    set_ticks(axes.yaxis, [])
+    axes.axvline(1.0, color=p.quiet, linewidth=1)
+    axes.text(1.0, -0.85, "1.00 equal", color=p.quiet, fontsize=10.5, ha="center", va="bottom")
+    if len(bars) == 1:
+        axes.axvline(bars[0], color=p.ink, linewidth=1.4, linestyle=(0, (4, 2)))
+        axes.text(bars[0], -0.85, f"{bars[0]:.2f} bar", color=p.ink, fontsize=10.5, ha="center", va="bottom")
+    else:
+        ticks = [check.required or 1.0 for check in rows]
+        axes.vlines(ticks, [y - 0.34 for y in range(len(rows))], [y + 0.34 for y in range(len(rows))], color=p.ink)
+    for status, marker in MARKER.items():
+        _forest_marks(axes, p.of(status), marker, {y: c for y, c in enumerate(rows) if c.status == status})
+    for y, check in enumerate(rows):
+        _forest_words(axes, p, y, check)
+        drawing.tip(axes, check.observed, y, f"{check.check}: {check.status}. {check.reason}")
+    name_axes(axes, p, "speed-up of the candidate over the baseline, × (log scale)")
+    return drawing
+
+
+def _forest_marks(axes: Axes, colour: str, marker: str, rows: dict[int, Check]) -> None:
+    low, high = axes.get_xlim()
+    starts = [max(check.ci_low or low, low) for check in rows.values()]
+    stops = [min(check.ci_high or high, high) for check in rows.values()]
+    axes.hlines(list(rows), starts, stops, color=colour, linewidth=2.2)
+    seen = [check.observed or 1.0 for check in rows.values()]
+    axes.plot(seen, list(rows), marker, color=colour, markersize=8 if marker == "X" else 6.5, markeredgewidth=0)
+
+
+def _forest_words(axes: Axes, p: Palette, y: int, check: Check) -> None:
+    where, name = axes.get_yaxis_transform(), f"{check.cell} · {label(check.metric)}"
+    axes.text(-0.015, y, name, transform=where, color=p.ink, fontsize=11, ha="right", va="center_baseline")
+    value = f"{wording.GLYPHS[check.status]} {wording.ratio(check.observed)}"
+    axes.text(
+        1.02, y, value, transform=where, color=p.of(check.status), fontsize=11, fontweight="bold", va="center_baseline"
+    )  # fmt: skip
+    axes.text(1.12, y, wording.interval(check), transform=where, color=p.quiet, fontsize=10.5, va="center_baseline")
+
+
+@dataclass(frozen=True)
+class _Point:
+    cell: Cell
+    x: Spread
+    y: Spread
+
+
+def pareto(run: Run, series: PairSeries, profile: str, arms: Sequence[str]) -> Chart | None:
+    """Throughput against interactivity for one profile, a point a load."""
+    metric = "throughput_per_gpu" if all(series.gpus(arm) for arm in arms) else "output_throughput"
+    points = {arm: list(_points(run, series, profile, arm, metric)) for arm in arms}
+    if not any(points.values()):
+        return None
+    limit = _slowest_allowed(run, profile)
+    note = f"Up and right is better.{' Shaded: within the TPOT limit.' if limit else ''}"
+    spots = "; ".join(
+        f"{arm} {wording.number(found[-1].y.median)} {unit_of(metric)} at {found[-1].cell.load}"
+        for arm, found in points.items()
+        if found
+    )
+    return Chart(
+        f"pareto-{_slug(profile)}", f"{profile}: throughput against interactivity", note,
+        f"{label(metric)} against interactivity in {profile}: {spots}.",
+        lambda p: _pareto(p, points, metric, limit), define="output_throughput_per_user",
+    )  # fmt: skip
+
+
+def _points(run: Run, series: PairSeries, profile: str, arm: str, metric: str) -> Iterator[_Point]:
+    for cell in run.cells:
+        if cell.profile == profile and cell.load:
+            x = series.spread(arm, cell.name, "output_throughput_per_user")
+            y = series.spread(arm, cell.name, metric)
+            if x and y:
+                yield _Point(cell, x, y)
+
+
+def _slowest_allowed(run: Run, profile: str) -> float | None:
+    """Interactivity that the strictest TPOT limit of this profile's criteria asks for, tokens/s/user."""
+    here = [check for check in run.checks if (check.cell or "").rpartition("/")[0] == profile]
+    limits = [
+        check.required for check in here if check.metric.startswith("tpot") and check.unit == "ms" and check.required
+    ]
+    return 1000 / min(limits) if limits else None
+
+
+def _pareto(p: Palette, points: dict[str, list[_Point]], metric: str, limit: float | None) -> Drawing:
+    drawing = Drawing(figure(SMALL))
+    axes = panel(drawing.figure, p, top=26, right=16)
+    every = [point for found in points.values() for point in found]
+    scale(
+        axes.xaxis, "linear", [0, *(v for q in every for v in (q.x.low, q.x.high)), *([limit] if limit else [])], 0.08
+    )
+    scale(axes.yaxis, "linear", [0, *(v for q in every for v in (q.y.low, q.y.high))], 0.1, 4)
+    if limit:
+        axes.axvspan(limit, axes.get_xlim()[1], color=p.PASS, alpha=0.08, linewidth=0)
+    for place, (arm, found) in enumerate(points.items()):
+        colour, dash = _look(p, arm, place)
+        xs, ys = [q.x.median for q in found], [q.y.median for q in found]
+        axes.plot(xs, ys, "o", color=colour, linewidth=1.8, linestyle=dash, markersize=5.5, markeredgewidth=0)
+        axes.hlines(ys, [q.x.low for q in found], [q.x.high for q in found], color=colour, linewidth=1, alpha=0.7)
+        axes.vlines(xs, [q.y.low for q in found], [q.y.high for q in found], color=colour, linewidth=1, alpha=0.7)
+        for q in found:
+            seen = f"{wording.number(q.y.median)} {unit_of(metric)} at {wording.number(q.x.median)} tokens/s/user"
+            drawing.tip(axes, q.x.median, q.y.median, f"{arm} {q.cell.load}: {seen}")
+            at = (q.x.median, q.y.median)
+            axes.annotate(q.cell.load, at, (5, 4), textcoords="offset points", color=p.quiet, fontsize=10)
+    name_axes(axes, p, "interactivity, tokens/s/user", f"{label(metric).lower()}, {unit_of(metric)}")
+    return drawing
+
+
+def _look(p: Palette, arm: str, place: int) -> tuple[str, object]:
+    if arm in STYLE:
+        return p.of(arm), STYLE[arm]
+    return (p.cand, p.base, p.third, p.fourth)[place % 4], ("-", (0, (5, 2)), (0, (2, 2)), (0, (6, 2, 1, 2)))[place % 4]
+
+
+def latency_by_load(run: Run, series: PairSeries, profile: str, metric: str, arms: Sequence[str]) -> Chart | None:
+    """p50 and p95 of one latency against load in one profile, with bands from pairs."""
+    cells = [cell for cell in run.cells if cell.profile == profile and cell.amount > 0]
+    lines = {
+        (arm, stat): [(c.amount, spread) for c in cells if (spread := series.spread(arm, c.name, f"{metric}.{stat}"))]
+        for arm in arms
+        for stat in ("p50", "p95")
+    }
+    lines = {key: line for key, line in lines.items() if len(line) > 1}
+    if not lines:
+        return None
+    ends = [
+        f"{arm} {stat} {wording.number(line[-1][1].median)} ms at the highest load"
+        for (arm, stat), line in lines.items()
+    ]
+    return Chart(
+        f"latency-{_slug(profile)}-{metric}", f"{profile}: {label(metric)}", "p50 strong, p95 thin.",
+        f"{label(metric)} against load in {profile}; at the highest load {'; '.join(ends)}.",
+        lambda p: _latency(p, lines, closed=cells[0].closed_loop), define="band",
+    )  # fmt: skip
+
+
+def _latency(p: Palette, lines: dict[tuple[str, str], list[tuple[float, Spread]]], *, closed: bool) -> Drawing:
+    drawing = Drawing(figure(SMALL))
+    axes = panel(drawing.figure, p, top=26, right=14)
+    loads = sorted({load for line in lines.values() for load, _ in line})
+    scale(axes.xaxis, "log", loads)
+    set_ticks(axes.xaxis, loads[:: math.ceil(len(loads) / 8)])
+    scale(axes.yaxis, "log", [v for line in lines.values() for _, s in line for v in (s.low, s.high)], 0.08, 4)
+    for (arm, stat), line in lines.items():
+        colour, dash = _look(p, arm, 0 if arm == "candidate" else 1)
+        xs = [load for load, _ in line]
+        axes.fill_between(
+            xs, [s.low for _, s in line], [s.high for _, s in line], color=colour, alpha=0.16, linewidth=0
+        )
+        strong = stat == "p50"
+        axes.plot(
+            xs, [s.median for _, s in line], "o", color=colour, linewidth=2 if strong else 1, linestyle=dash,
+            markersize=4.5 if strong else 3, markeredgewidth=0,
+        )  # fmt: skip
+        for x, s in line:
+            seen = f"{wording.number(s.median)} ms ({wording.number(s.low)} to {wording.number(s.high)})"
+            drawing.tip(axes, x, s.median, f"{arm} {stat} at {tick_text(x)}: {seen}")
+    name_axes(axes, p, "concurrency" if closed else "requests per second", "ms (both axes log)")
+    return drawing
+
+
+def pairs_in_order(
+    run: Run, series: PairSeries, metric: str, bar: float | None, highlighted: str | None
+) -> Chart | None:
+    """The ratio of every pair in the order of the run, a line a cell: drift, thermal steps and outliers show here."""
+    lines = {cell.name: found for cell in run.cells if len(found := series.ratios(cell.name, metric)) > 1}
+    if not lines:
+        return None
+    bold = highlighted if highlighted in lines else min(lines, key=lambda name: min(r for _, r in lines[name]))
+    return Chart(
+        f"pairs-{_slug(metric)}", label(metric),
+        f"Strong: {bold}. Filled: candidate first.",
+        f"{label(metric)} speed-up pair by pair in {wording.count(len(lines), 'cell')}.",
+        lambda p: _pairs(p, series, lines, bold, bar), define="pair",
+    )  # fmt: skip
+
+
+def _pairs(
+    p: Palette, series: PairSeries, lines: dict[str, list[tuple[int, float]]], bold: str, bar: float | None
+) -> Drawing:
+    from matplotlib.collections import LineCollection
+
+    drawing = Drawing(figure(SMALL))
+    axes = panel(drawing.figure, p, top=14, right=14)
+    ratios = [r for line in lines.values() for _, r in line]
+    scale(axes.yaxis, "log", [*ratios, 1.0, *([bar] if bar else [])], 0.08)
+    pairs = sorted({pair for line in lines.values() for pair, _ in line})
+    axes.set_xlim(pairs[0] - 0.4, pairs[-1] + 0.4)
+    set_ticks(axes.xaxis, pairs[:: math.ceil(len(pairs) / 12)])
+    axes.axhline(1.0, color=p.quiet, linewidth=1)
+    if bar:
+        axes.axhline(bar, color=p.ink, linewidth=1.3, linestyle=(0, (4, 2)))
+    thin = [line for name, line in lines.items() if name != bold]
+    axes.add_collection(LineCollection(thin, colors=p.floor, linewidths=0.8, alpha=0.6))
+    strong = lines[bold]
+    axes.plot(*zip(*strong, strict=True), color=p.cand, linewidth=1.8)
+    for first in (True, False, None):
+        dots = [dot for dot in strong if series.candidate_first(dot[0]) is first]
+        for pair, ratio in dots:
+            order = "" if first is None else f", {'candidate' if first else 'baseline'} first"
+            drawing.tip(axes, pair, ratio, f"{bold}, pair {pair}: {wording.ratio(ratio)}{order}")
+        if dots:
+            fill = p.cand if first else p.panel
+            axes.plot(*zip(*dots, strict=True), "o", color=p.cand, markersize=5.5, markerfacecolor=fill)
+    name_axes(axes, p, "pair, in run order")
+    return drawing
+
+
+def _slug(name: str) -> str:
+    return "".join(char if char.isalnum() else "-" for char in name)

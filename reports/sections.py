@@ -1,0 +1,168 @@
+"""The page below the first screen: sections of charts and tables, each left out when its data is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from reports import accuracy_charts, charts, latencies
+from reports.divergence import read_scored
+from reports.examples import Example, worst_examples
+from reports.heatmap import severity
+from reports.pair_series import PairSeries
+from reports.run_data import Run
+from reports.svg import Chart
+from reports.tables import (
+    Table,
+    cells_table,
+    checks_table,
+    contracts_table,
+    divergence_table,
+    flat_table,
+    oracle_table,
+    signals_table,
+)
+
+MAX_PROFILES = 10  # with charts of their own; the tables have all
+MAX_DISTRIBUTIONS = 3  # cells, the ones closest to their bars
+
+
+@dataclass(frozen=True)
+class Section:
+    """`legend` names the arms whose line styles the charts use."""
+
+    name: str
+    title: str
+    short: str
+    lead: str = ""
+    charts: tuple[Chart, ...] = ()
+    tables: tuple[Table, ...] = ()
+    examples: tuple[Example, ...] = ()
+    legend: tuple[str, ...] = field(default=())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to show."""
+        return not (self.charts or any(table.rows for table in self.tables) or self.examples)
+
+
+def sections(run: Run, series: PairSeries) -> list[Section]:
+    """All sections that have something to say, in reading order."""
+    made = [
+        _checks(run),
+        _load(run, series),
+        _distributions(run),
+        _pairs(run, series),
+        _measured(run, series),
+        _accuracy(run),
+        _honesty(run),
+        _machine(run),
+        _plan(run),
+    ]
+    return [section for section in made if not section.is_empty]
+
+
+def _present(found: Iterable[Chart | None]) -> tuple[Chart, ...]:
+    return tuple(chart for chart in found if chart)
+
+
+def profiles_closest_to_the_bar(run: Run) -> list[str]:
+    """Profiles to draw, the ones in trouble first when not all fit, else in the plan's order."""
+    names = list(dict.fromkeys(cell.profile for cell in run.cells))
+    if len(names) <= MAX_PROFILES:
+        return names
+    worst: dict[str, tuple[int, float]] = {}
+    for check in run.of_family("speed"):
+        profile = (check.cell or "").rpartition("/")[0]
+        worst[profile] = min(worst.get(profile, (9, 0.0)), severity(check))
+    return sorted(names, key=lambda name: worst.get(name, (9, 0.0)))[:MAX_PROFILES]
+
+
+def _checks(run: Run) -> Section:
+    table = checks_table("checks", "Every check", run.checks)
+    return Section("checks", "Every check", "Checks", charts=_present([charts.forest(run.checks)]), tables=(table,))
+
+
+def _left_out(run: Run) -> str:
+    count = len({cell.profile for cell in run.cells}) - MAX_PROFILES
+    return f" Drawn: the {MAX_PROFILES} profiles closest to their bars; the tables have all." if count > 0 else ""
+
+
+def _load(run: Run, series: PairSeries) -> Section:
+    """One row of three charts a profile."""
+    drawn = []
+    for name in profiles_closest_to_the_bar(run):
+        drawn += [
+            charts.pareto(run, series, name, run.arms),
+            charts.latency_by_load(run, series, name, "ttft", run.arms),
+            charts.latency_by_load(run, series, name, "tpot", run.arms),
+        ]
+    lead = (
+        "What the engine delivers in all against how fast each user sees text, and what a request waits as load grows. "
+        "Bands and crosses: range over pairs." + _left_out(run)
+    )
+    return Section("load", "Under load", "Load", lead, _present(drawn), legend=_legend(run))
+
+
+def _legend(run: Run) -> tuple[str, ...]:
+    return tuple(sorted(run.arms, key=lambda arm: arm != "candidate"))
+
+
+def _distributions(run: Run) -> Section:
+    cells = [check.cell for check in charts.by_margin(run.of_family("speed")) if check.cell]
+    chosen = list(dict.fromkeys([*cells, *(cell.name for cell in run.cells)]))[:MAX_DISTRIBUTIONS]
+    asked = latencies.read_latencies(run, chosen)
+    drawn = _present(latencies.distribution(cell, m, asked, run.arms) for m in ("ttft", "tpot") for cell in chosen)
+    lead = "Requests of all pairs together, for their shape; the verdict rests on pairs, not on these."
+    if len(run.cells) > len(chosen):
+        lead += f" Drawn: the {len(chosen)} cells closest to their bars."
+    return Section("distributions", "Distributions", "Distributions", lead, drawn, legend=_legend(run))
+
+
+def _pairs(run: Run, series: PairSeries) -> Section:
+    bars = {c.metric: c.required for c in run.of_family("speed") if c.unit == "x"}
+    closest = charts.by_margin(run.of_family("speed"))
+    bold = {check.metric: check.cell for check in reversed(closest)}
+    metrics = list(bars) or ["ttft.p50", "tpot.p50", "output_throughput"]
+    drawn = _present(charts.pairs_in_order(run, series, m, bars.get(m), bold.get(m)) for m in metrics)
+    lead = "A pair is one visit to each engine on the same requests. A trend here is drift, a jump is a thermal step."
+    return Section("pairs", "Pair by pair, in run order", "Pairs", lead, drawn)
+
+
+def _measured(run: Run, series: PairSeries) -> Section:
+    return Section(
+        "measured", "Measured", "Measured", "Median over pairs, and the range over pairs in brackets.",
+        tables=(cells_table(run, series),),
+    )  # fmt: skip
+
+
+def _accuracy(run: Run) -> Section:
+    scored = read_scored(run)
+    drawn = tuple(accuracy_charts.divergence_charts(scored))
+    lead = (
+        "The timed answers themselves, token by token under the BF16 reference."
+        if scored
+        else "No answer of this run was scored under a reference, so nothing is known about accuracy."
+    )
+    tables = (divergence_table(scored), oracle_table(run))
+    arms = tuple(arm for arm in ("candidate", "baseline", "floor") if arm in scored)
+    return Section("accuracy", "As right", "Accuracy", lead, drawn, tables, tuple(worst_examples(run)), arms)
+
+
+def _honesty(run: Run) -> Section:
+    lead = "Contracts tested on the timed responses, and the share of misbehaving requests each would find."
+    return Section("honesty", "Honest", "Honesty", lead, tables=(contracts_table(run),))
+
+
+def _machine(run: Run) -> Section:
+    environment = flat_table("environment", "What the run stood on", value=run.environment)
+    return Section("machine", "Client and machine", "Machine", "", tables=(signals_table(run), environment))
+
+
+def _plan(run: Run) -> Section:
+    hashes = run.verdict.hashes if run.verdict else {}
+    tables = (
+        flat_table("plan", "Plan, every default filled in", value=run.plan),
+        flat_table("hashes", "SHA-256", value=hashes),
+    )
+    return Section("plan", "The plan as run", "Plan", "", tables=tables)
