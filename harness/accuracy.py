@@ -9,7 +9,7 @@ one text are not independent.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from harness.verdict import Status
 MIN_DOCUMENTS = 30  # fewer give no bootstrap distribution worth a decision
 MIN_SHARED = 0.99  # of the documents, scored in both arms
 POOLED = "all text"
-OTHER = "small strata together"
+OTHER = "smaller strata together"
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class Documents:
     tokens: Array
     nats: Array
 
-    def keys(self) -> list[tuple[int, int]]:
-        """(pair, line) of each entry: equal in both arms for the same request."""
-        return list(zip(self.pair.tolist(), self.line.tolist(), strict=True))
+    def keys(self) -> npt.NDArray[np.int64]:
+        """One number for each (pair, line): equal in both arms for the same request."""
+        return np.asarray(self.pair.astype(np.int64) * 2**32 + self.line)
 
 
 @dataclass(frozen=True)
@@ -107,41 +107,59 @@ def judge_divergence(
     if problem:
         return _invalid(problem)
     floor = floor_bound(arms.floor, seed=seed) if arms.floor is not None else 0.0
-    names, sums, documents = _document_table(arms)
-    means = _means(sums.sum(axis=0)[None, :])[0]
-    draws = _means(document_sums(sums, resamples=resamples, seed=seed))
+    strata, rows, group = _document_table(arms)
+    sizes = np.array([len(rows), *np.bincount(group, minlength=len(strata))])[: len(strata) + (len(strata) > 1)]
+    judged = np.flatnonzero(sizes >= MIN_DOCUMENTS)
     scale = floor if unit == "x" else None
-    observed, drawn = _statistic(means, scale), _statistic(draws, scale)
-
-    tail = _expanded(alpha, documents[0])
+    totals = np.stack([rows[group == g].sum(axis=0) for g in range(len(strata))])
+    means = _means(totals)
+    observed = _statistic(means, scale)
+    drawn = _statistic(_means(document_sums(rows, group, resamples=resamples, seed=seed)), scale)
+    tail = _expanded(alpha, len(rows))
     low, high = (float(v) for v in np.quantile(drawn[:, 0], [tail, 1 - tail]))
-    worse = holm((1 + (drawn <= bar).sum(axis=0)) / (resamples + 1)) <= alpha
-    failing = [i for i in np.argsort(-observed) if worse[i]]
-    status, reason = _decide(float(observed[0]), low, high, bar, unit, [names[i] for i in failing])
-    if failing:
-        reason += " " + "; ".join(
-            f"{names[i]}: {observed[i]:.3g}{_u(unit)} on {documents[i]} documents" for i in failing[:3]
-        )
-        reason += "."
+    p = (1 + (drawn[:, judged] <= bar).sum(axis=0)) / (resamples + 1)
+    failing = sorted(judged[holm(p) <= alpha], key=lambda g: -observed[g]) if len(judged) else []
+
+    names = [POOLED, *strata]
+    interval = f"{observed[0]:.3g} {unit} (bounds {low:.3g} and {high:.3g}), allowed {bar:.3g} {unit}"
+    worst = [f"{names[g]}: {observed[g]:.3g} {unit} on {sizes[g]} documents" for g in failing[:3]]
+    status, reason = _decide(high <= bar, low > bar, interval, worst, len(rows), len(judged))
     if status is Status.FAIL and arms.floor is None and unit == "x":
-        status, reason = Status.INVALID, "The noise floor was not measured, so a FAIL is not proven: " + reason
-    judged, baseline = float(means[0, 0]), float(means[0, 1])
-    reason += f" Mean divergence per token: candidate {judged:.4g}, baseline {baseline:.4g}, floor {floor:.4g} nats."
-    reason += _unjudged(arms, names)
+        status, reason = Status.INVALID, f"The noise floor was not measured, so this is not proven. {reason}"
+    candidate, baseline = float(means[0, 0]), float(means[0, 1])
+    reason += f" Nats a token: candidate {candidate:.4g}, baseline {baseline:.4g}, floor {floor:.4g}."
+    small = [names[g] for g in np.flatnonzero(sizes < MIN_DOCUMENTS) if g]
+    reason += f" Too few documents to judge alone: {', '.join(small)}." if small else ""
     spread = float(np.std(np.log(np.maximum(drawn[:, 0], 1e-12)), ddof=1))
-    point, n = float(observed[0]), documents[0]
+    result = Judged(status, reason, float(observed[0]), low, high, len(rows), baseline, candidate, spread)
     if status is not Status.INCONCLUSIVE:
-        return Judged(status, reason, point, low, high, n, baseline, judged, spread)
-    logs = [float(np.log(max(v, 1e-12))) for v in (point, low, high, bar)]
-    needed, hint = _needed("documents", logs[0], logs[1], logs[2], logs[3], n)
-    return Judged(status, reason, point, low, high, n, baseline, judged, spread, hint, needed)
+        return result
+    logs = [float(np.log(max(v, 1e-12))) for v in (observed[0], low, high, bar)]
+    needed, hint = _needed("documents", logs[0], logs[1], logs[2], logs[3], len(rows))
+    return replace(result, needed=needed, hint=hint)
+
+
+def _decide(
+    under: bool, over: bool, interval: str, worst: list[str], documents: int, judged: int
+) -> tuple[Status, str]:
+    """Status and its sentence. `under`, `over`: where the whole interval over all text lies."""
+    if documents < MIN_DOCUMENTS:
+        return Status.INCONCLUSIVE, f"Only {documents} documents, {MIN_DOCUMENTS} are needed: {interval}."
+    if worst:
+        return Status.FAIL, f"Worse than allowed in {'; '.join(worst)}. Over all text {interval}."
+    if under:
+        return Status.PASS, f"Within what is allowed: {interval}."
+    if over:
+        return Status.INCONCLUSIVE, f"Over the bar alone, not beyond doubt among {judged} kinds of text: {interval}."
+    return Status.INCONCLUSIVE, f"The interval straddles the bar: {interval}."
 
 
 def floor_bound(floor: Documents, *, resamples: int = 2000, seed: int = 0) -> float:
     """One-sided 95 % upper bound of the floor's mean divergence per token, in nats."""
-    sums = _by_item(floor.item, np.stack([floor.tokens, floor.nats], axis=1))
-    draws = document_sums(sums, resamples=resamples, seed=seed)
-    return float(np.quantile(draws[:, 1] / draws[:, 0], 1 - _expanded(ALPHA, len(sums))))
+    _, item = np.unique(floor.item, return_inverse=True)
+    rows = _sum_by(item, np.stack([floor.tokens, floor.nats], axis=1))
+    draws = document_sums(rows, np.zeros(len(rows), dtype=np.int64), resamples=resamples, seed=seed)[:, 0]
+    return float(np.quantile(draws[:, 1] / draws[:, 0], 1 - _expanded(ALPHA, len(rows))))
 
 
 def _expanded(alpha: float, n: int) -> float:
@@ -159,89 +177,62 @@ def _unusable(arms: Divergence) -> str | None:
             return f"The {name}'s divergence has a value that is not a finite number."
         if (arm.tokens < 1).any() or (arm.nats < 0).any():
             return f"The {name}'s divergence has an answer without tokens or a negative sum."
-        if len(set(arm.keys())) != len(arm.tokens):
+        if len(np.unique(arm.keys())) != len(arm.tokens):
             return f"The {name}'s scored answers name one request twice."
-    candidate, baseline = set(arms.candidate.keys()), set(arms.baseline.keys())
-    shared = len(candidate & baseline) / len(candidate | baseline)
+    candidate, baseline = arms.candidate.keys(), arms.baseline.keys()
+    shared = len(np.intersect1d(candidate, baseline)) / len(np.union1d(candidate, baseline))
     if shared < MIN_SHARED:
         return (
-            f"Only {shared:.1%} of the scored requests were scored in both arms "
-            f"({len(candidate)} of the candidate, {len(baseline)} of the baseline), so they are not comparable."
+            f"Only {shared:.1%} of the scored requests were scored in both arms ({len(candidate)} of the candidate, "
+            f"{len(baseline)} of the baseline), so they are not comparable."
         )
     return None
 
 
-def _document_table(arms: Divergence) -> tuple[list[str], Array, list[int]]:
-    """Sums a document: [documents, 4 * groups], groups being all text, then each stratum that is large enough.
+def _document_table(arms: Divergence) -> tuple[list[str], Array, npt.NDArray[np.int64]]:
+    """Strata, then for each document its sums (E's tokens and nats, N's tokens and nats) and the index of its stratum.
 
-    Columns of a group: E's tokens and nats, N's tokens and nats.
+    Strata with too few documents are put together as the last one.
     """
-    items = np.concatenate([arms.candidate.item, arms.baseline.item])
-    strata = np.concatenate([arms.candidate.stratum, arms.baseline.stratum])
-    is_candidate = np.arange(len(items)) < len(arms.candidate.item)
-    tokens = np.concatenate([arms.candidate.tokens, arms.baseline.tokens])
-    nats = np.concatenate([arms.candidate.nats, arms.baseline.nats])
-    columns = np.stack(
-        [tokens * is_candidate, nats * is_candidate, tokens * ~is_candidate, nats * ~is_candidate], axis=1
-    )
+    both = (arms.candidate, arms.baseline)
+    strata, stratum = np.unique(np.concatenate([arm.stratum for arm in both]), return_inverse=True)
+    items, item = np.unique(np.concatenate([arm.item for arm in both]), return_inverse=True)
+    keys, document = np.unique(stratum * len(items) + item, return_inverse=True)
+    cells = np.concatenate([np.stack([arm.tokens, arm.nats], axis=1) for arm in both])
+    arm = np.repeat([0, 1], [len(both[0].tokens), len(both[1].tokens)])[:, None]
+    rows = _sum_by(document, np.concatenate([cells * (arm == 0), cells * (arm == 1)], axis=1))
 
-    groups = {POOLED: np.ones(len(items), dtype=bool)}
-    small = np.zeros(len(items), dtype=bool)
-    for name in np.unique(strata):
-        member = strata == name
-        if len(np.unique(items[member])) >= MIN_DOCUMENTS:
-            groups[str(name)] = member
-        else:
-            small |= member
-    if len(groups) > 1 and len(np.unique(items[small])) >= MIN_DOCUMENTS:
-        groups[OTHER] = small
-    if len(groups) == 2:  # one stratum is all text again
-        groups = {POOLED: groups[POOLED]}
-    sums = np.concatenate([_by_item(items, columns * member[:, None]) for member in groups.values()], axis=1)
-    return list(groups), sums, [len(np.unique(items[member])) for member in groups.values()]
+    group = keys // len(items)
+    large = np.bincount(group, minlength=len(strata)) >= MIN_DOCUMENTS
+    names = [str(name) for name in strata[large]]
+    if large.all():
+        return names, rows, group
+    if (~large).sum() == 1:
+        names.append(str(strata[~large][0]))
+    else:
+        names.append(f"{OTHER} ({', '.join(str(name) for name in strata[~large][:8])})")
+    position = np.where(large, np.cumsum(large) - 1, large.sum())
+    return names, rows, position[group]
 
 
-def _by_item(items: npt.NDArray[np.str_], columns: Array) -> Array:
-    """Sum the rows of each item: [items, columns]."""
-    _, index = np.unique(items, return_inverse=True)
+def _sum_by(index: npt.NDArray[np.int64], columns: Array) -> Array:
+    """Sum the rows that share an index: [indices, columns]."""
     return np.stack([np.bincount(index, weights=column) for column in columns.T], axis=1)
 
 
 def _means(sums: Array) -> Array:
-    """Mean divergence per token: [resamples, groups, 2 arms]."""
-    table = sums.reshape(len(sums), -1, 2, 2)
-    return np.asarray(table[..., 1] / np.maximum(table[..., 0], 1e-300))
+    """From sums [..., strata, 4] to nats a token [..., 1 + strata, 2 arms], all text first; one stratum is all text."""
+    pooled = sums.sum(axis=-2, keepdims=True)
+    table = pooled if sums.shape[-2] == 1 else np.concatenate([pooled, sums], axis=-2)
+    return np.asarray(table[..., 1::2] / np.maximum(table[..., ::2], 1e-300))
 
 
 def _statistic(means: Array, floor: float | None) -> Array:
     """E over the larger of N and the floor, or E itself without one: the last axis (arms) goes."""
     if floor is None:
         return np.asarray(means[..., 0])
-    scale = np.maximum(means[..., 1], floor)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(means[..., 0] == 0, 0.0, np.minimum(means[..., 0] / scale, 1e12))
-
-
-def _u(unit: str) -> str:
-    return unit if unit == "x" else f" {unit}"
-
-
-def _decide(observed: float, low: float, high: float, bar: float, unit: str, failing: list[str]) -> tuple[Status, str]:
-    interval = f"{observed:.3g}{_u(unit)} (bounds {low:.3g} and {high:.3g}), allowed {bar:.3g}{_u(unit)}"
-    if failing:
-        where = "" if POOLED in failing else f" overall, but worse in {failing[0]}"
-        return Status.FAIL, f"The candidate diverges from the reference by {interval}{where}."
-    if high <= bar:
-        return Status.PASS, f"The candidate diverges from the reference by at most what is allowed: {interval}."
-    return Status.INCONCLUSIVE, f"The interval straddles the bar: {interval}."
-
-
-def _unjudged(arms: Divergence, names: list[str]) -> str:
-    strata = {str(s) for s in np.unique(arms.baseline.stratum)}
-    if len(strata) < 2 or OTHER in names:
-        return ""
-    small = sorted(strata - set(names))
-    return f" Too few documents to judge alone (under {MIN_DOCUMENTS}): {', '.join(small[:8])}." if small else ""
+    scale = np.maximum(means[..., 1], max(floor, 1e-12))
+    return np.asarray(means[..., 0] / scale)
 
 
 def _needed(what: str, observed: float, low: float, high: float, bar: float, n: int) -> tuple[int | None, str]:

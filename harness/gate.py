@@ -18,7 +18,7 @@ from harness.contracts import contract_checks, contract_notes
 from harness.criteria import METRICS, CellScope, Criterion
 from harness.hints import with_hint
 from harness.measurement import Role, VisitMeasurement
-from harness.power import is_futile, run_power
+from harness.power import futile, run_power
 from harness.speed import (
     Blocked,
     Series,
@@ -314,17 +314,17 @@ def _next_step(run: GateInput, status: Status, mode: str, standing: Sequence[Che
     if status is Status.PASS:
         return "Run the full gate: a quick PASS never counts." if mode == "quick" else "Nothing stands in the way."
     if status is Status.INCONCLUSIVE:
-        return _more_pairs(run, power)
+        return _more_pairs(run, standing, power)
     first = standing[0]
     what = "Repair the run first" if status is Status.INVALID else "Start with"
     return f"{what}: {first.check}. {first.hint or first.reason}"
 
 
-def _more_pairs(run: GateInput, power: Power) -> str:
-    if is_futile(power):
+def _more_pairs(run: GateInput, standing: Sequence[Check], power: Power) -> str:
+    hopeless = futile(standing)
+    if hopeless is not None:
         return (
-            f"Futile: at the measured ratios this run would pass at {power.max_pairs} pairs "
-            f"{power.chance_at_max:.0%} of the time; improve the engine before spending more pairs."
+            f"Futile: more pairs will not make this a PASS. {hopeless.check}: {hopeless.reason} {hopeless.hint}".strip()
         )
     if power.pairs_needed is None:
         return "No reasonable number of pairs decides this: an open check sits on its bar or has unknown noise."

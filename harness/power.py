@@ -12,7 +12,6 @@ from harness.statistics import (
     Array,
     Look,
     chance_to_pass,
-    future_chance,
     look_at,
     mean_correlation,
     moderated_sd,
@@ -21,7 +20,6 @@ from harness.statistics import (
 from harness.verdict import Check, Power, Status, Verdict
 
 HEADROOM = 0.05  # the assumed engine stands this far over the highest bar in every cell
-FUTILE = 0.05  # chance of a PASS under which the remaining pairs are not worth their minutes
 
 
 @dataclass(frozen=True)
@@ -62,22 +60,19 @@ def run_power(
     noise = measured_noise(d)
     needed = _pairs_needed(series, checks, noise, looks_of(plan)[-1], document_pairs)
     ratios = [i for i, s in enumerate(series) if s.criterion.unit == "x" and s.criterion.op == ">="]
-    chance = at_max = assumed = None
+    chance = assumed = None
     if ratios and draws:
         bars = np.array([series[i].criterion.value for i in ratios])
         assumed = round(float(bars.max()) + HEADROOM, 4)
         chance = chance_to_pass(
             np.log(assumed / bars), noise.sd[ratios], noise.correlation, looks_of(plan), draws=draws
         )
-    if draws and n < maximum:
-        at_max = future_chance(d, noise.sd, noise.correlation, looks_of(plan)[-1], draws=draws)
     return Power(
         pairs=n,
         max_pairs=maximum,
         chance_to_pass=chance,
         assumed_speedup=assumed,
         pairs_needed=needed,
-        chance_at_max=at_max,
         sentence=_sentence(noise, plan, chance, assumed),
     )
 
@@ -114,11 +109,18 @@ def _pairs_needed(
 
 def wants_more_pairs(verdict: Verdict) -> bool:
     """Whether the pipeline should drive the pairs up to the next look: undecided, and not futile."""
-    power = verdict.power
-    undecided = verdict.status is Status.INCONCLUSIVE and power.pairs < power.max_pairs
-    return undecided and not is_futile(power)
+    undecided = verdict.status is Status.INCONCLUSIVE and verdict.power.pairs < verdict.power.max_pairs
+    return undecided and futile(verdict.checks) is None
 
 
-def is_futile(power: Power) -> bool:
-    """Whether a PASS at the last look is all but out of reach (conditional power under 5 %)."""
-    return power.chance_at_max is not None and power.chance_at_max < FUTILE
+def futile(checks: Sequence[Check]) -> Check | None:
+    """A check whose whole interval lies on the wrong side of its bar: more pairs would only give the FAIL its name.
+
+    Conditional power from the point estimates would stop too soon: the worst of 40 estimates is low by luck.
+    """
+    for check in checks:
+        if check.status is Status.INCONCLUSIVE and (check.distance or 0.0) < 0:
+            low, high, bar = check.ci_low, check.ci_high, check.required
+            if low is not None and high is not None and bar is not None and (low - bar) * (high - bar) > 0:
+                return check
+    return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from math import comb, log
 
 import numpy as np
@@ -201,26 +202,30 @@ def block_bootstrap(
     return float(statistic(pairs)), float(low), float(high)
 
 
-def document_sums(documents: Array, *, resamples: int = 2000, seed: int = 0) -> Array:
-    """Column sums of every bootstrap resample of the rows: [resamples, columns].
+def document_sums(documents: Array, group: npt.NDArray[np.int64], *, resamples: int = 2000, seed: int = 0) -> Array:
+    """Column sums a group of every bootstrap resample of the rows: [resamples, groups, columns].
 
-    The bootstrap of a token mean by document needs only each document's sums, so the cost is one multinomial count
-    vector and one product a resample, whatever the number of tokens.
+    The bootstrap of a token mean by document needs only each document's sums, so a resample costs one count vector
+    and one product, whatever the number of tokens.
 
     Args:
         documents: [documents, columns], each row the sums over one document's tokens.
+        group: [documents] group of each, from 0; documents are drawn from all groups together.
         resamples: bootstrap resamples.
         seed: of the private generator.
     """
     rng = np.random.default_rng(seed)
-    n = len(documents)
-    out = np.empty((resamples, documents.shape[1]))
-    block = max(1, min(resamples, 2_000_000 // max(n, 1)))
+    n, groups = len(documents), int(group.max()) + 1
+    order = np.argsort(group, kind="stable")
+    rows, edges = documents[order], np.searchsorted(group[order], np.arange(groups + 1))
+    out = np.empty((resamples, groups, documents.shape[1]))
+    block = max(1, min(resamples, 4_000_000 // n))
     for start in range(0, resamples, block):
-        rows = min(block, resamples - start)
-        drawn = rng.integers(0, n, (rows, n), dtype=np.int32) + (np.arange(rows, dtype=np.int32) * n)[:, None]
-        counts = np.bincount(drawn.ravel(), minlength=rows * n).reshape(rows, n)
-        out[start : start + rows] = counts @ documents
+        counts = np.empty((min(block, resamples - start), n))
+        for one in counts:
+            one[:] = np.bincount(rng.integers(0, n, n, dtype=np.int32), minlength=n)
+        for g, (low, high) in enumerate(pairwise(edges)):
+            out[start : start + len(counts), g] = counts[:, low:high] @ rows[low:high]
     return out
 
 
@@ -289,26 +294,6 @@ def chance_to_pass(
         for look in looks:
             passed[start : start + rows] |= _all_pass(d[..., : look.pairs], look.alpha)
     return float(passed.mean())
-
-
-def future_chance(d: Array, sd: Array, correlation: float, last: Look, *, draws: int = 2000, seed: int = 0) -> float:
-    """Conditional power: chance that the pairs so far, with more like them, pass every cell at the last look.
-
-    Args:
-        d: [cells, pairs] log(observed / bar) so far; their estimates are taken for the truth.
-        sd: [cells] standard deviation of the log ratio between pairs.
-        correlation: between cells, over pairs.
-        last: the look to come.
-        draws: simulated continuations.
-        seed: of the private generator.
-    """
-    missing = last.pairs - d.shape[1]
-    rng = np.random.default_rng(seed)
-    common = rng.standard_normal((draws, 1, missing))
-    own = rng.standard_normal((draws, len(d), missing))
-    noise = np.sqrt(correlation) * common + np.sqrt(1 - correlation) * own
-    future = hodges_lehmann(d)[:, None] + sd[:, None] * noise
-    return float(_all_pass(np.concatenate([np.broadcast_to(d, (draws, *d.shape)), future], axis=2), last.alpha).mean())
 
 
 def _all_pass(d: Array, alpha: float) -> npt.NDArray[np.bool_]:

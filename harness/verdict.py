@@ -77,10 +77,6 @@ class Power(Record):
     pairs_needed: int | None = Field(
         default=None, description="pairs that would decide every open check; null when unknown or none open"
     )
-    chance_at_max: Finite | None = Field(
-        default=None,
-        description="chance that this run passes at max_pairs, its ratios being what they look like; null at the end",
-    )
     sentence: str
 
 

@@ -1,0 +1,146 @@
+"""A/A: the baseline against itself under the same plan. How noisy is this machine, can it be trusted at all? Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from harness.gate import ROLES, GateInput, decide
+from harness.power import HEADROOM, Noise, measured_noise
+from harness.speed import Series, Visits, make_series
+from harness.statistics import (
+    ALPHA,
+    MAX_PAIRS_NEEDED,
+    Array,
+    Look,
+    chance_to_pass,
+    hodges_lehmann,
+    judge,
+    lower_bound,
+    upper_bound,
+)
+from harness.verdict import Family, Finite, Record, Status
+
+BIAS = 0.03  # a machine that sees this much between an engine and itself cannot judge 20 %
+WANTED_CHANCE = 0.9
+
+
+class CheckNoise(Record):
+    """One check's noise. A ratio of 1 is what an A/A run should show."""
+
+    check: str
+    ratio: Finite
+    ci_low: Finite | None
+    ci_high: Finite | None
+    noise: Finite = Field(description="standard deviation of the log ratio between pairs")
+
+
+class Calibration(Record):
+    """The outcome of an A/A run: `calibration.json`."""
+
+    schema_version: Literal[1] = 1
+    status: Literal[Status.PASS, Status.INVALID]
+    sentence: str
+    pairs: int
+    correlation: Finite = Field(description="mean correlation between checks, over pairs")
+    pairs_needed: int | None = Field(
+        description="pairs with which an engine 0.05x over every bar passes 9 times in 10; null over 200"
+    )
+    checks: tuple[CheckNoise, ...] = Field(description="noisiest first")
+
+
+def calibrate(run: GateInput) -> Calibration:
+    """Judge a run whose candidate is the baseline itself.
+
+    INVALID when some ratio's interval excludes 1 by more than 3 % (Holm over all checks, both sides together 5 %), or
+    when the run is incomplete or either side failed requests.
+    """
+    verdict = decide(run, power_draws=0)
+    visits: Visits = {(visit.pair, visit.role): visit for visit in run.visits}
+    pairs = sorted({pair for pair, _ in visits if all((pair, role) in visits for role in ROLES)})
+    broken = [
+        check for check in verdict.checks
+        if check.family in {Family.VALIDITY, Family.HONESTY} and check.status is not Status.PASS
+    ]  # fmt: skip
+    series = [] if broken else _series(run, visits, pairs)
+    if broken or len(pairs) < 2 or not series:
+        why = broken[0].reason if broken else "An A/A run needs two pairs and a speed criterion at least."
+        return Calibration(
+            status=Status.INVALID, sentence=why, pairs=len(pairs), correlation=0.0, pairs_needed=None, checks=()
+        )
+    d = np.stack([one.d + np.log(one.criterion.value) for one in series])
+    noise = measured_noise(d)
+    biased = _biased(d)
+    checks = _noises(series, d)
+    return Calibration(
+        status=Status.INVALID if biased.any() else Status.PASS,
+        sentence=_sentence([series[i].criterion.check_id(series[i].cell) for i in np.flatnonzero(biased)], d, checks),
+        pairs=len(pairs),
+        correlation=noise.correlation,
+        pairs_needed=_pairs_needed(series, noise),
+        checks=checks,
+    )
+
+
+def _series(run: GateInput, visits: Visits, pairs: Sequence[int]) -> list[Series]:
+    """Every speed-up in the plan's criteria; absolute limits say nothing about noise between arms."""
+    speedups = [(c, cell) for c, cell in run.criteria if c.unit == "x" and c.op == ">="]
+    lined_up = [make_series(c, cell, visits, pairs, run.gpus, {}) for c, cell in speedups]
+    return [one for one in lined_up if isinstance(one, Series)]
+
+
+def _biased(d: Array) -> npt.NDArray[np.bool_]:
+    """Which checks differ from 1 by more than 3 % beyond doubt, in either direction: [checks]."""
+    margin = np.log1p(BIAS)
+    both = judge(np.concatenate([d + margin, margin - d]), ALPHA).failed
+    return np.asarray(both.reshape(2, -1).any(axis=0))
+
+
+def _noises(series: Sequence[Series], d: Array) -> tuple[CheckNoise, ...]:
+    estimate, low, high = hodges_lehmann(d), lower_bound(d), upper_bound(d)
+    sd = d.std(axis=1, ddof=1)
+
+    def finite(x: float) -> float | None:
+        return float(np.exp(x)) if np.isfinite(x) else None
+
+    return tuple(
+        CheckNoise(
+            check=series[i].criterion.check_id(series[i].cell),
+            ratio=float(np.exp(estimate[i])),
+            ci_low=finite(low[i]),
+            ci_high=finite(high[i]),
+            noise=float(sd[i]),
+        )
+        for i in np.argsort(-sd)
+    )
+
+
+def _pairs_needed(series: Sequence[Series], noise: Noise) -> int | None:
+    bars = np.array([one.criterion.value for one in series])
+    margin = np.log((bars + HEADROOM) / bars)
+
+    def enough(n: int) -> bool:
+        look = (Look(1, n, ALPHA),)
+        return chance_to_pass(margin, noise.sd, noise.correlation, look, draws=400) >= WANTED_CHANCE
+
+    low, high = 4, MAX_PAIRS_NEEDED
+    if not enough(high):
+        return None
+    while high - low > 1:  # the chance grows with the pairs
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+def _sentence(biased: Sequence[str], d: Array, checks: Sequence[CheckNoise]) -> str:
+    noisiest = f"noise between pairs up to {100 * checks[0].noise:.1f} % ({checks[0].check})"
+    if not biased:
+        return f"The baseline against itself reads 1 within {BIAS:.0%} in all {len(d)} checks; {noisiest}."
+    return (
+        f"The baseline against itself differs from 1 by more than {BIAS:.0%} in {len(biased)} of {len(d)} checks "
+        f"(first {biased[0]}); {noisiest}: this machine, or the order of its visits, cannot be trusted."
+    )
