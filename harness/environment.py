@@ -34,7 +34,7 @@ def describe() -> dict[str, Any]:
         "python": sys.version.split()[0],
         "versions": {name: _version(name) for name in _VERSIONS},
         "platform": platform.platform(),
-        "cpu": {"model": _cpu_model(), "count": psutil.cpu_count(), "load_average": list(os.getloadavg())},
+        "cpu": {"model": cpu_model(), "count": psutil.cpu_count(), "load_average": list(os.getloadavg())},
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "gpus": _gpus(),
     }
@@ -80,7 +80,8 @@ def _output(*command: str) -> str | None:
     return None
 
 
-def _cpu_model() -> str:
+def cpu_model() -> str:
+    """The processor's name, as the kernel gives it."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

@@ -1,0 +1,142 @@
+"""One AIPerf visit to the calibration mock: what enginegate read, beside what the mock really sent."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import Field
+from tokenizers import Tokenizer
+
+from harness import processes
+from harness.endpoint import log_tail
+from harness.errors import InvalidRun
+from harness.plan import Plan, make_plan
+from harness.progress import Progress
+from harness.raw_export import write_requests
+from harness.traffic import Visit, run_visit
+from harness.verdict import Finite, Record
+from harness.workload import SCHEMA, WARMUP, Cell
+from traffic_profiles.profile import load_profile
+
+WARMUP_LINES = 4
+READY_S = 30
+Rows = list[dict[str, Any]]
+
+
+class Shape(Record):
+    """A candidate's timing, which the mock imitates."""
+
+    ttft_ms: Finite = Field(gt=0)
+    tpot_ms: Finite = Field(gt=0, description="per token; an event of k tokens comes every k * tpot_ms")
+    concurrency: int = Field(ge=1)
+    tokens_per_event: int = Field(default=1, ge=1)
+    output_tokens: int = Field(default=256, ge=2)
+
+    @property
+    def requests(self) -> int:
+        """Enough for a p99 of the bias to mean something, and four turns of every slot."""
+        return max(16, 4 * self.concurrency)
+
+    @property
+    def offered_tokens_per_s(self) -> float:
+        """What the engine would produce if the client always kept `concurrency` requests in flight."""
+        return 1e3 * self.concurrency * self.output_tokens / (self.ttft_ms + self.tpot_ms * (self.output_tokens - 1))
+
+
+def drive_mock(
+    shapes: Sequence[Shape], tokenizer: Path, connection_reuse: str, folder: Path, progress: Progress
+) -> list[tuple[Rows, Rows]]:
+    """Drive every shape as a cell of one visit; for each, request rows and the mock's log (see `compare`)."""
+    with _mock(folder) as url:
+        cells = _cells(shapes)
+        plan = _plan(url, tokenizer, connection_reuse)
+        pair = folder / "pair"
+        lines = _write_workload(cells, shapes, pair)
+        visit = Visit(plan, "candidate", 1, 0, cells, WARMUP_LINES, pair / "candidate")
+        progress(f"calibrating the client on {len(shapes)} shapes", 0.0)
+        run_visit(visit, lambda done: progress("calibrating the client", min(1.0, done / visit.requests)))
+    words = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
+    write_requests(visit.folder / "aiperf", pair / "workload.parquet", words, pair / "requests.parquet")
+    rows = {row["line"]: row for row in pq.read_table(pair / "requests.parquet").to_pylist()}
+    truth = {entry["line"]: entry for entry in map(orjson.loads, (folder / "sends.jsonl").read_bytes().splitlines())}
+    return [([rows[line] for line in own], [truth[line] for line in own if line in truth]) for own in lines]
+
+
+@contextmanager
+def _mock(folder: Path) -> Iterator[str]:
+    ready, log = folder / "url", folder / "mock.log"
+    command = [sys.executable, "-m", "harness.calibration_mock", "--ready", str(ready)]
+    process = processes.start([*command, "--log", str(folder / "sends.jsonl")], log=log)
+    try:
+        deadline = time.monotonic() + READY_S
+        while not ready.exists():
+            if not process.running() or time.monotonic() > deadline:
+                raise InvalidRun(f"the calibration mock did not start; its log ends: {log_tail(log)}")
+            time.sleep(0.02)
+        yield ready.read_text()
+    finally:
+        process.stop(grace_s=2)
+
+
+def _plan(url: str, tokenizer: Path, connection_reuse: str) -> Plan:
+    endpoint = {"url": url}
+    return make_plan(
+        {
+            "model": "calibration",
+            "tokenizer": str(tokenizer),
+            "endpoints": {"baseline": endpoint, "candidate": endpoint},
+            "profiles": ["smoke"],
+            "connection_reuse": connection_reuse,
+        },
+        source="the calibration",
+        folder=Path.cwd(),
+    )
+
+
+def _cells(shapes: Sequence[Shape]) -> list[Cell]:
+    base = load_profile("smoke")
+    return [
+        Cell(base.model_copy(update={"name": f"calibration-{number}"}), shape.concurrency, None, shape.requests)
+        for number, shape in enumerate(shapes)
+    ]
+
+
+def _write_workload(cells: Sequence[Cell], shapes: Sequence[Shape], pair: Path) -> list[range]:
+    """Write workload.parquet and requests.jsonl; return each shape's lines. Warm-up uses the first shape."""
+    pair.mkdir(parents=True)
+    plan = [(WARMUP, WARMUP, shapes[0])] * WARMUP_LINES
+    lines = []
+    for cell, shape in zip(cells, shapes, strict=True):
+        lines.append(range(len(plan), len(plan) + shape.requests))
+        plan += [(cell.name, "load", shape)] * shape.requests
+    rows, bodies = [], []
+    for line, (cell_name, kind, shape) in enumerate(plan):
+        rows.append({"line": line, "cell": cell_name, "kind": kind, "item": str(line), "stratum": "calibration"})
+        bodies.append(_body(line, shape))
+    pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), pair / "workload.parquet")
+    (pair / "requests.jsonl").write_bytes(b"\n".join(map(orjson.dumps, bodies)) + b"\n")
+    return lines
+
+
+def _body(line: int, shape: Shape) -> dict[str, Any]:
+    return {
+        "model": "calibration",
+        "messages": [{"role": "user", "content": f"Calibration request {line}. " + "word " * 100}],
+        "max_tokens": shape.output_tokens,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "calibration": {
+            "line": line,
+            "ttft_ms": shape.ttft_ms,
+            "interval_ms": shape.tpot_ms * shape.tokens_per_event,
+            "tokens_per_event": shape.tokens_per_event,
+        },
+    }
