@@ -39,8 +39,8 @@ class CheckNoise(Record):
     noise: Finite = Field(description="standard deviation of the log ratio between pairs")
 
 
-class Calibration(Record):
-    """The outcome of an A/A run: `calibration.json`."""
+class AaResult(Record):
+    """The outcome of an A/A run: `aa.json`."""
 
     schema_version: Literal[1] = 1
     status: Literal[Status.PASS, Status.INVALID]
@@ -53,7 +53,7 @@ class Calibration(Record):
     checks: tuple[CheckNoise, ...] = Field(description="noisiest first")
 
 
-def calibrate(run: GateInput) -> Calibration:
+def judge_aa(run: GateInput) -> AaResult:
     """Judge a run whose candidate is the baseline itself.
 
     INVALID when some ratio's interval excludes 1 by more than 3 % (Holm over all checks, both sides together 5 %), or
@@ -69,14 +69,14 @@ def calibrate(run: GateInput) -> Calibration:
     series = [] if broken else _series(run, visits, pairs)
     if broken or len(pairs) < 2 or not series:
         why = broken[0].reason if broken else "An A/A run needs two pairs and a speed criterion at least."
-        return Calibration(
+        return AaResult(
             status=Status.INVALID, sentence=why, pairs=len(pairs), correlation=0.0, pairs_needed=None, checks=()
         )
     d = np.stack([one.d + np.log(one.criterion.value) for one in series])
     noise = measured_noise(d)
     biased = _biased(d)
     checks = _noises(series, d)
-    return Calibration(
+    return AaResult(
         status=Status.INVALID if biased.any() else Status.PASS,
         sentence=_sentence([series[i].criterion.check_id(series[i].cell) for i in np.flatnonzero(biased)], d, checks),
         pairs=len(pairs),
