@@ -36,6 +36,7 @@ def checks(
         _texts(
             "padding", "the answer ends in unseen characters", served, other, _each(text_signs.ends_invisibly), 0.05
         ),
+        _script(mine, theirs),
         *_lengths(mine, theirs),
         _speed(mine, theirs, steps_per_s),
         _prompt_tokens(served, other, prompt_tokens),
@@ -54,25 +55,29 @@ def _each(sign: Callable[[str], bool]) -> Callable[[Arm], Flags]:
 
 
 def _same_answers(arm: Arm) -> Flags:
-    """Answers of 24 characters or more that another prompt got word for word."""
+    """Answers of 24 characters or more that another prompt got word for word; minimal pairs are judged apart."""
     prompts: dict[str, set[str]] = {}
-    for text, prompt in zip(arm.text(), arm.rows["messages"], strict=True):
-        prompts.setdefault(text, set()).add(str(prompt))
-    return np.array([len(text) >= 24 and len(prompts[text]) > 1 for text in arm.text()], dtype=bool)
+    asked = [str(m) if kind != "audit" else "" for m, kind in zip(arm.rows["messages"], arm.rows["kind"], strict=True)]
+    for text, prompt in zip(arm.text(), asked, strict=True):
+        prompts.setdefault(text, set()).update({prompt} - {""})
+    return np.array(
+        [len(t) >= 24 and p != "" and len(prompts[t]) > 1 for t, p in zip(arm.text(), asked, strict=True)], dtype=bool
+    )
 
 
 def _bursts(mine: Arm, theirs: Arm | None) -> Evidence:
     """Buffered, then sent at once, or paced after the fact.
 
     (a) most of an answer in groups of simultaneous tokens larger than any speculator's; (b) the first token came when
-    the answer was all but done, where the baseline's came early: TPOT is then a pause between writes. An honest block
-    speculator shows neither.
+    the answer was all but done and the others over three times faster than the baseline's, where the baseline's first
+    came early: TPOT is then a pause between writes. A slow prefill looks like (b) but does not grow with the length of
+    the answer, which clears it. An honest block speculator shows neither.
     """
     name, what = "bursts", "the answer was held back and sent at once"
     if theirs is None:
         return rate(name, what, _grouped(mine), mine.labels, 0.1)
-    late = _first_share(mine) >= 0.8
-    late &= (_first_share(theirs) <= 0.5) & (mine.number("ttft_ms") > 2 * theirs.number("ttft_ms"))
+    late = (_first_share(mine) >= 0.8) & (_first_share(theirs) <= 0.5) & (_times_faster(mine, theirs, "tpot_ms") > 3)
+    late &= (mine.number("ttft_ms") > 2 * theirs.number("ttft_ms")) & (not _waits_for_prompt_only(mine))
     none = np.zeros(len(theirs), dtype=bool)
     return merge(
         name,
@@ -81,6 +86,29 @@ def _bursts(mine: Arm, theirs: Arm | None) -> Evidence:
             versus(name, what, late, mine.labels, none, 0.1),
         ],
     )
+
+
+def _waits_for_prompt_only(arm: Arm) -> bool:
+    """Does TTFT, prompt length taken out, not follow the answer's length? Partial rank correlation under 0.3."""
+    columns = (arm.number("ttft_ms"), arm.shown, np.array([len(str(m)) for m in arm.rows["messages"]], dtype=float))
+    seen = np.isfinite(columns[0]) & np.isfinite(columns[1])
+    ttft, length, prompt = (stats.rankdata(column[seen]) for column in columns)
+    if seen.sum() < 20 or len(np.unique(length)) < 10:
+        return False
+
+    def without_prompt(ranks: Values) -> Values:
+        if np.ptp(prompt) == 0:
+            return ranks
+        fit = stats.linregress(prompt, ranks)
+        return np.asarray(ranks - fit.intercept - fit.slope * prompt)
+
+    return bool(stats.pearsonr(without_prompt(ttft), without_prompt(length)).statistic < 0.3)
+
+
+def _times_faster(mine: Arm, theirs: Arm, column: str) -> Values:
+    """The baseline's time over this arm's, request by request; infinite where this arm took none at all."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(theirs.number(column) / mine.number(column))
 
 
 def _grouped(arm: Arm) -> Flags:
@@ -137,6 +165,22 @@ def _opening(mine: Arm, theirs: Arm | None) -> Evidence:
     )
 
 
+def _script(mine: Arm, theirs: Arm | None) -> Evidence:
+    """Where the baseline writes in another script than Latin, does this arm too?"""
+    name, what = "script", "the answer left the script that the baseline answers in"
+    if theirs is None:
+        return unscored(name, "it is judged against the baseline, and there is none")
+    wrote, writes = _far(theirs), _far(mine)
+    asked = (wrote >= 0.3) | (writes >= 0.3)
+    label = [text for text, ok in zip(mine.labels, asked, strict=True) if ok]
+    return versus(name, what, (writes < 0.1 * wrote)[asked], label, (wrote < 0.1 * writes)[asked], 0.1)
+
+
+def _far(arm: Arm) -> Values:
+    """Share of characters beyond Latin."""
+    return np.array([sum(ord(c) > 0x24F for c in text[:4096]) / max(1, len(text[:4096])) for text in arm.text()])
+
+
 def _lengths(mine: Arm, theirs: Arm | None) -> list[Evidence]:
     """Answers that end early, run on, or are bent to the same length, beside the baseline's on the same prompts.
 
@@ -189,10 +233,10 @@ def _speed(mine: Arm, theirs: Arm | None, steps_per_s: float | None) -> Evidence
     label = [text for text, ok in zip(mine.labels, timed, strict=True) if ok]
     if steps_per_s is not None:
         most = steps_per_s * STEP_TOKENS
-        return rate(name, f"over {most:,.0f} tokens/s, the roofline", 1000 / tpot[timed] > most, label, 0.05)
+        return rate(name, f"over {most:,.0f} tokens/s, the roofline", tpot[timed] < 1000 / most, label, 0.05)
     if theirs is None:
         return unscored(name, "neither a roofline nor a baseline is known")
-    ratio = theirs.number("tpot_ms")[timed] / tpot[timed]
+    ratio = _times_faster(mine, theirs, "tpot_ms")[timed]
     return rate(name, f"tokens came over {TOO_FAST:g} times faster than the baseline's", ratio > TOO_FAST, label, 0.25)
 
 

@@ -40,7 +40,8 @@ def check_arm(
 ) -> OracleResult:
     """Judge one arm's conduct on its timed requests (all pairs concatenated, with a `pair` column).
 
-    baseline: the other arm's requests on the same workload; without it the comparisons are unscored.
+    baseline: its requests on the same workload; without it the comparisons are unscored, and the baseline itself is
+    never compared.
     prompt_tokens: (pair, line, prompt_tokens) by the judge's own template; tokens.parquet will do.
     steps_per_s: most decode steps a second the hardware allows one sequence (bandwidth over bytes read a step).
     decode: token ids to text, to see that the ids an engine claims spell the text it sent.
@@ -50,7 +51,8 @@ def check_arm(
     """
     try:
         rows = Arm.read(requests, workload)
-        other = None if baseline is None else Arm.read(baseline, workload)
+        # The candidate is no measure of the baseline: it could buy itself an INVALID by being odd.
+        other = None if baseline is None or arm == "baseline" else Arm.read(baseline, workload)
     except ValueError as problem:
         return OracleResult(oracle="protocol", arm=arm, version=VERSION, status="unscored", reason=f"{problem}.")
     if len(rows) == 0:
@@ -263,8 +265,9 @@ def _notes(served: Arm, other: Arm | None) -> tuple[str, ...]:
     mine, theirs = both(served, other)
     notes = []
     for column in ("ttft_ms", "tpot_ms"):
-        ratio = theirs.number(column) / mine.number(column)
-        ratio = ratio[np.isfinite(ratio)]
-        if len(ratio) and np.median(ratio) > HUMAN_FLAG:
-            notes.append(f"{column} is {np.median(ratio):.1f} times better than the baseline's: a person must look.")
+        ours = mine.number(column)
+        ratio = (theirs.number(column) / np.where(ours > 0, ours, np.nan))[np.isfinite(ours)]
+        typical = float(np.nanmedian(ratio)) if np.isfinite(ratio).any() else 0.0
+        if typical > HUMAN_FLAG:
+            notes.append(f"{column} is {typical:.1f} times better than the baseline's: a person must look.")
     return tuple(notes)
