@@ -1,11 +1,11 @@
 """Is the gate right as often as it claims? Synthetic gates through the real `decide`, with known truth.
 
 Every gate has 40 checks (10 cells, four metrics), noise of 2, 3 or 5 % between pairs, correlated 0.5 between checks,
-looks at 6 and 12 pairs, ABBA order. Printed, with the last line for machines:
+looks at 6 and 12 pairs, ABBA order. The last line is for machines (worst noise of the three):
 
-    false_pass   one check exactly at 1.20x, the rest at 1.50x, policy beat-by-20: share of gates that PASS (worst noise)
-    false_fail   candidate equal to the baseline, policy no-regression: share of gates that FAIL (worst noise)
-    power_error  share that passes minus the chance that the verdicts print, in points (worst)
+    false_pass   one check exactly at 1.20x, the rest at 1.50x, policy beat-by-20: share of gates that PASS
+    false_fail   candidate equal to the baseline, policy no-regression: share of gates that FAIL
+    power_error  share that passes minus the chance that the verdicts print, in points
 """
 
 from __future__ import annotations

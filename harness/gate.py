@@ -15,7 +15,7 @@ import numpy as np
 
 from harness.accuracy import Divergence, Judged, TaskScores, judge_divergence, judge_tasks
 from harness.contracts import contract_checks, contract_notes
-from harness.criteria import METRICS, CellScope, Criterion
+from harness.criteria import CellScope, Criterion
 from harness.hints import with_hint
 from harness.measurement import Role, VisitMeasurement
 from harness.power import futile, run_power
@@ -94,10 +94,11 @@ def decide(run: GateInput, *, power_draws: int = 2000) -> Verdict:
     evidence = (complete, *run.validity, *served, *contracts)
     blocked = _blocked(evidence) | incomplete
 
-    series, speed = _speed(run, visits, pairs, look, blocked)
+    series, missing = _line_up(run, visits, pairs, blocked)
+    speed = judge_series(series, pairs, look)
     accuracy, documents = _accuracy(run, look, len(pairs), _broken_baseline(contracts))
     power = run_power(series, speed, run.pairs, document_pairs=documents, draws=power_draws)
-    unordered = (*evidence, *accuracy, *speed)
+    unordered = (*evidence, *accuracy, *speed, *(unjudged_check(one) for one in missing))
     cached = _cached_shares(run.cells, visits, pairs)
     checks = tuple(sorted((with_hint(check, unordered, cached) for check in unordered), key=_order))
     mode: Literal["full", "quick"] = "full" if run.mode == "full" and len(pairs) >= EXACT_PAIRS else "quick"
@@ -110,6 +111,8 @@ def decide(run: GateInput, *, power_draws: int = 2000) -> Verdict:
 def _complete(run: GateInput, visits: Visits, pairs: Sequence[int]) -> tuple[Check, dict[str | None, str]]:
     """The check that everything planned is there, and what is blocked where it is not."""
     problems: dict[str | None, str] = {}
+    if not run.criteria:
+        problems["(criteria)"] = "The run has no criterion to be judged by."
     if len(visits) != len(run.visits):
         problems[None] = "One visit is there twice."
     elif len(visits) != 2 * len(pairs):
@@ -124,7 +127,7 @@ def _complete(run: GateInput, visits: Visits, pairs: Sequence[int]) -> tuple[Che
                 problems.setdefault(scope.cell, problem)
     unplanned = {cell for _, cell in run.criteria} - {None, *(scope.cell for scope in run.cells)}
     problems |= {cell: f"{cell} has a criterion but is not a cell of the plan." for cell in unplanned}
-    reasons = list(dict.fromkeys(problems.values()))
+    reasons = list(dict.fromkeys(problems[where] for where in sorted(problems, key=lambda where: where or "")))
     check = Check(
         check="complete",
         family=Family.VALIDITY,
@@ -179,18 +182,17 @@ def _cached_shares(cells: Sequence[CellScope], visits: Visits, pairs: Sequence[i
 # --- the two halves ------------------------------------------------------------------------------------------------
 
 
-def _speed(
-    run: GateInput, visits: Visits, pairs: Sequence[int], look: Look, blocked: Blocked
-) -> tuple[list[Series], tuple[Check, ...]]:
+def _line_up(
+    run: GateInput, visits: Visits, pairs: Sequence[int], blocked: Blocked
+) -> tuple[list[Series], list[Unjudged]]:
+    """Every speed criterion over the pairs, in an order that does not depend on the input's."""
     lined_up = [
         make_series(criterion, cell, visits, pairs, run.gpus, blocked)
-        for criterion, cell in run.criteria
+        for criterion, cell in sorted(run.criteria, key=lambda pair: pair[0].check_id(pair[1]))
         if criterion.metric not in ACCURACY
     ]
     series = [one for one in lined_up if isinstance(one, Series)]
-    judged = judge_series(series, pairs, look)
-    # judged first and in the order of series: power lines the two up
-    return series, (*judged, *(unjudged_check(one) for one in lined_up if isinstance(one, Unjudged)))
+    return series, [one for one in lined_up if isinstance(one, Unjudged)]
 
 
 def _accuracy(run: GateInput, look: Look, pairs: int, broken: str | None) -> tuple[tuple[Check, ...], int | None]:
@@ -258,10 +260,8 @@ def _order(check: Check) -> tuple[int, int, float, str]:
 
 
 def overall(checks: Sequence[Check]) -> Status:
-    """A proven FAIL over INVALID over INCONCLUSIVE over PASS; no criterion judged is INVALID."""
+    """A proven FAIL over INVALID over INCONCLUSIVE over PASS."""
     statuses = {check.status for check in checks}
-    if not any(METRICS.get(check.metric.partition(".")[0]) for check in checks):
-        statuses.add(Status.INVALID)
     return next(status for status in STATUS_ORDER if status in statuses)
 
 

@@ -107,3 +107,10 @@ class Verdict(Record):
     next_step: str
     notes: tuple[str, ...] = Field(default=(), description="what was not judged, and why")
     hashes: dict[str, str] = Field(description="SHA-256 of plan, profiles, criteria and the judge's own code")
+
+
+if __name__ == "__main__":  # docs/verdict.schema.json
+    import json
+    import sys
+
+    sys.stdout.write(json.dumps(Verdict.model_json_schema(), indent=2) + "\n")
