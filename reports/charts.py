@@ -12,7 +12,7 @@ from reports.axes import SMALL, figure, name_axes, panel, scale, set_ticks, tick
 from reports.definitions import label
 from reports.pair_series import PairSeries, Spread, unit_of
 from reports.run_data import Cell, Check, Run
-from reports.svg import Chart, Drawing, Palette
+from reports.svg import Chart, Drawing, Palette, slug
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -115,7 +115,7 @@ def pareto(run: Run, series: PairSeries, profile: str, arms: Sequence[str]) -> C
         if found
     )
     return Chart(
-        f"pareto-{_slug(profile)}", f"{profile}: throughput against interactivity", note,
+        f"pareto-{slug(profile)}", f"{profile}: throughput against interactivity", note,
         f"{label(metric)} against interactivity in {profile}: {spots}.",
         lambda p: _pareto(p, points, metric, limit), define="output_throughput_per_user",
     )  # fmt: skip
@@ -186,7 +186,7 @@ def latency_by_load(run: Run, series: PairSeries, profile: str, metric: str, arm
         for (arm, stat), line in lines.items()
     ]
     return Chart(
-        f"latency-{_slug(profile)}-{metric}", f"{profile}: {label(metric)}", "p50 strong, p95 thin.",
+        f"latency-{slug(profile)}-{metric}", f"{profile}: {label(metric)}", "p50 strong, p95 thin.",
         f"{label(metric)} against load in {profile}; at the highest load {'; '.join(ends)}.",
         lambda p: _latency(p, lines, closed=cells[0].closed_loop), define="band",
     )  # fmt: skip
@@ -226,7 +226,7 @@ def pairs_in_order(
         return None
     bold = highlighted if highlighted in lines else min(lines, key=lambda name: min(r for _, r in lines[name]))
     return Chart(
-        f"pairs-{_slug(metric)}", label(metric),
+        f"pairs-{slug(metric)}", label(metric),
         f"Strong: {bold}. Filled: candidate first.",
         f"{label(metric)} speed-up pair by pair in {wording.count(len(lines), 'cell')}.",
         lambda p: _pairs(p, series, lines, bold, bar), define="pair",
@@ -262,7 +262,3 @@ def _pairs(
             axes.plot(*zip(*dots, strict=True), "o", color=p.cand, markersize=5.5, markerfacecolor=fill)
     name_axes(axes, p, "pair, in run order")
     return drawing
-
-
-def _slug(name: str) -> str:
-    return "".join(char if char.isalnum() else "-" for char in name)

@@ -10,6 +10,7 @@ from reports import wording
 from reports.definitions import label
 from reports.pair_series import SHOWN, PairSeries
 from reports.run_data import Cell, Check, Run
+from reports.svg import slug
 
 MAX_ROWS = 10  # more cells than this are folded into one row a profile: the first screen has no room
 ByPlace = dict[tuple[str | None, str], Check]
@@ -43,17 +44,17 @@ class Row:
 
 @dataclass(frozen=True)
 class Heatmap:
-    """`columns` are (key, label) of speed checks; accuracy is the last box of every row."""
+    """`columns` are (key, label), as many as every row has boxes; `of` is what a row is."""
 
     columns: tuple[tuple[str, str], ...]
     rows: tuple[Row, ...]
-    folded: bool
+    of: str
     left_out: int = 0
 
 
 def anchor(check: str) -> str:
     """The id of a check's row in the table of all checks."""
-    return "check-" + "".join(char if char.isalnum() else "-" for char in check)
+    return f"check-{slug(check)}"
 
 
 def severity(check: Check) -> tuple[int, float]:
@@ -62,9 +63,11 @@ def severity(check: Check) -> tuple[int, float]:
 
 
 def heatmap(run: Run, series: PairSeries, accuracy: dict[str, Box], *, fold: bool, limit: int = MAX_ROWS) -> Heatmap:
-    """Lay out speed checks; `fold` gives one row a profile with its worst cell in each box, worst profiles first."""
-    columns = _columns(run)
-    by_place: ByPlace = {(c.cell, c.check.partition("@")[0]): c for c in run.of_family("speed") if c.cell}
+    """Lay out speed checks, then accuracy (a box a cell).
+
+    `fold` gives one row a profile with its worst cell in each box, worst profiles first.
+    """
+    columns, by_place = speed_columns(run), _by_place(run)
     groups = _groups(run.cells, fold=fold)
     rows = []
     for cells in groups:
@@ -73,13 +76,25 @@ def heatmap(run: Run, series: PairSeries, accuracy: dict[str, Box], *, fold: boo
         rows.append(Row(cells[0].profile, load, (*boxes, _worst([accuracy.get(c.name, _NONE) for c in cells]))))
     if fold and len(rows) > limit:
         rows.sort(key=lambda row: min(SEVERITY.get(box.state, 9) for box in row.boxes))
-    return Heatmap(columns, tuple(rows[:limit]), fold, max(0, len(rows) - limit))
+    every = (*columns, ("token_margin", "Token margin, nats"))
+    return Heatmap(every, tuple(rows[:limit]), "Profile" if fold else "Cell", max(0, len(rows) - limit))
+
+
+def worst_boxes(run: Run, series: PairSeries, columns: Sequence[tuple[str, str]]) -> tuple[Box, ...]:
+    """One box a column, each the worst of all cells: a run in one row."""
+    by_place = _by_place(run)
+    return tuple(_box(list(run.cells), column, by_place, series) for column, _ in columns)
 
 
 _NONE = Box("none", wording.MISSING, title="not measured")
 
 
-def _columns(run: Run) -> tuple[tuple[str, str], ...]:
+def _by_place(run: Run) -> ByPlace:
+    return {(c.cell, c.check.partition("@")[0]): c for c in run.of_family("speed") if c.cell}
+
+
+def speed_columns(run: Run) -> tuple[tuple[str, str], ...]:
+    """(key, label) of every speed criterion that was judged in some cell, in the order of `SHOWN`."""
     keys: dict[str, str] = {}
     for check in run.of_family("speed"):
         if check.cell:
@@ -103,7 +118,7 @@ def _groups(cells: Sequence[Cell], *, fold: bool) -> list[list[Cell]]:
 def _box(cells: list[Cell], column: str, by_place: ByPlace, series: PairSeries) -> Box:
     checks = [check for cell in cells if (check := by_place.get((cell.name, column)))]
     if checks:
-        return check_box(min(checks, key=severity), with_load=len(cells) > 1)
+        return check_box(min(checks, key=severity), series, with_load=len(cells) > 1)
     observed = [(median(r for _, r in found), cell) for cell in cells if (found := series.ratios(cell.name, column))]
     if not observed:
         return _NONE
@@ -112,15 +127,19 @@ def _box(cells: list[Cell], column: str, by_place: ByPlace, series: PairSeries) 
     return Box("observed", wording.ratio(value), cell.load if len(cells) > 1 else "", title)
 
 
-def check_box(check: Check, *, with_load: bool = False) -> Box:
-    """The box of one judged check."""
-    text = wording.with_unit(check.observed, check.unit)
+def check_box(check: Check, series: PairSeries, *, with_load: bool = False) -> Box:
+    """The box of one judged check; a number that could not be judged is shown all the same, and said so."""
     title = f"{label(check.metric)} at {check.cell}: {check.status}. {check.reason}"
-    bound = check.ci_low if wording.wants_more(check) else check.ci_high
-    shown = f"{bound:.2f}" if bound is not None and check.unit == "x" else wording.number(bound)
     load = (check.cell or "").rpartition("/")[2] if with_load else ""
-    below = [load, f"{wording.sign(check)} {shown}" if bound is not None else ""]
-    return Box(check.status, text, " ".join(filter(None, below)), title, anchor(check.check))
+    bound = check.ci_low if wording.wants_more(check) else check.ci_high
+    below = "not judged" if check.status == "INVALID" else ""
+    if bound is not None:
+        below = f"{wording.sign(check)} {f'{bound:.2f}' if check.unit == 'x' else wording.number(bound)}"
+    text = wording.with_unit(check.observed, check.unit)
+    if check.observed is None and check.cell and check.unit == "x":
+        found = [value for _, value in series.ratios(check.cell, check.metric)]
+        text = wording.ratio(median(found) if found else None)
+    return Box(check.status, text, " ".join(filter(None, (load, below))), title, anchor(check.check))
 
 
 def _worst(boxes: list[Box]) -> Box:

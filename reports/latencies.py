@@ -14,7 +14,7 @@ from reports import wording
 from reports.axes import SMALL, figure, name_axes, panel, scale, set_ticks
 from reports.definitions import label
 from reports.run_data import Run
-from reports.svg import Chart, Drawing, Palette
+from reports.svg import Chart, Drawing, Palette, slug
 
 Values = npt.NDArray[np.float64]
 QUANTILES = np.concatenate([[0.05], np.arange(0.1, 0.95, 0.1), [0.95, 0.99]])
@@ -69,7 +69,7 @@ def distribution(cell: str, metric: str, asked: dict[tuple[str, str, str], Asked
     requests = min(len(one.pooled) for one in found.values())
     medians = "; ".join(f"{arm} median {wording.number(_quantile(one.pooled, 0.5))} ms" for arm, one in found.items())
     return Chart(
-        name=f"distribution-{''.join(c if c.isalnum() else '-' for c in cell)}-{metric}",
+        name=f"distribution-{slug(cell)}-{metric}",
         title=f"{cell}: {label(metric)}",
         note=f"Share of {requests:,} requests within x ms; below, speed-up by quantile.",
         alt=f"{label(metric)} in {cell}: {medians}.",

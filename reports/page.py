@@ -137,8 +137,8 @@ def checklist(checks: Sequence[Check]) -> tuple[ChecklistItem, ...]:
 def identity(run: Run) -> tuple[tuple[str, str], ...]:
     """Who was compared, on what, when: (label, value)."""
     plan, env = run.plan, run.environment
-    rows = [(arm.capitalize(), _engine(run, arm)) for arm in run.arms if arm in ("baseline", "candidate")]
-    rows = rows[::-1] or [("Endpoints", ", ".join(run.arms))]
+    arms = sorted(run.arms, key=lambda arm: arm != "candidate")
+    rows = [(wording.sentence_case(arm), _engine(run, arm)) for arm in arms]
     rows += [
         ("Model", _text(plan.get("model"))),
         ("Reference", _reference(plan)),
@@ -151,14 +151,21 @@ def identity(run: Run) -> tuple[tuple[str, str], ...]:
 
 
 def _engine(run: Run, arm: str) -> str:
+    """Server, model and address: what the engine says of itself, and where the plan found it."""
     endpoint = as_dict(as_dict(run.plan.get("endpoints")).get(arm))
-    known = as_dict(as_dict(run.environment.get("engines")).get(arm))
+    known = run.engines.get(arm, {})
     replica = next((as_dict(item) for item in as_list(known.get("replicas"))), {})
-    named = [replica.get("system_fingerprint"), replica.get("server")]
-    urls = endpoint.get("urls") or [endpoint.get("url")]
-    served = endpoint.get("model") if endpoint.get("model") != run.plan.get("model") else None
-    parts = [served, *named, *[url for url in as_list(urls) if url][:2]]
-    return " · ".join(str(part) for part in parts if part)
+    model = next((as_dict(item) for item in as_list(replica.get("models"))), {})
+    urls = as_list(known.get("urls")) or as_list(endpoint.get("urls")) or [endpoint.get("url")]
+    parts = [
+        replica.get("server"),
+        replica.get("system_fingerprint"),
+        endpoint.get("model") or model.get("id"),
+        as_dict(model.get("meta")).get("ftype"),
+        *urls[:2],
+        f"and {len(urls) - 2} more" if len(urls) > 2 else "",
+    ]
+    return " · ".join(dict.fromkeys(str(part) for part in parts if part))
 
 
 def _reference(plan: dict[str, object]) -> str:
@@ -211,6 +218,22 @@ def _traffic(run: Run) -> str:
 
 def _text(value: object) -> str:
     return "" if value is None else str(value)
+
+
+def validity_line(items: Sequence[ChecklistItem]) -> tuple[str, str]:
+    """(state, sentence) of the whole checklist in one line."""
+    broken = [item.name.lower() for item in items if item.state != "PASS"]
+    if not items:
+        return UNJUDGED, "No validity check in this run."
+    return (items[0].state, f"Not fit to be judged: {', '.join(broken)}.") if broken else ("PASS", "Fit to be judged.")
+
+
+def measured_line(run: Run) -> str:
+    """What a sweep did, and what it cannot say."""
+    return (
+        f"{wording.count(len(run.arms), 'endpoint')}, {wording.count(len(run.cells), 'cell')}. A sweep measures speed "
+        "only: whether the answers are right is not known until a gate or a verify has judged them."
+    )
 
 
 def reproduce(run: Run) -> tuple[str, ...]:

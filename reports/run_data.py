@@ -88,6 +88,7 @@ class Verdict:
     power: dict[str, Any] = field(default_factory=dict)
     cost: dict[str, Any] = field(default_factory=dict)
     hashes: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,7 @@ class Run:
     verdict: Verdict | None
     plan: dict[str, Any]
     environment: dict[str, Any]
+    engines: dict[str, dict[str, Any]]
     visits: tuple[Visit, ...]
     oracles: dict[str, dict[str, dict[str, Any]]]
     problems: tuple[str, ...]
@@ -173,6 +175,7 @@ def read_run(root: Path) -> Run:
         verdict=verdict,
         plan=_read(root / "plan.yaml", problems, yaml.safe_load),
         environment=_read(root / "environment.json", problems),
+        engines={path.stem: _read(path, problems) for path in sorted(root.glob("engines/*.json"))},
         visits=visits,
         oracles=_oracles(root, problems),
         problems=tuple(problems),
@@ -269,6 +272,7 @@ def _verdict(path: Path, problems: list[str]) -> Verdict | None:
         power=as_dict(raw.get("power")),
         cost=as_dict(raw.get("cost")),
         hashes=as_dict(raw.get("hashes")),
+        notes=tuple(str(note) for note in as_list(raw.get("notes"))),
     )
 
 

@@ -9,7 +9,7 @@
     button.addEventListener("click", () => {
       const next = themes[(themes.indexOf(root.dataset.theme || "auto") + 1) % themes.length];
       root.dataset.theme = next;
-      button.textContent = next;
+      button.textContent = `◐ ${next}`;
     });
   }
   const value = (row, column) => {

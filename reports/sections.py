@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from reports import accuracy_charts, charts, latencies
-from reports.divergence import read_scored
+from reports.divergence import Scored
 from reports.examples import Example, worst_examples
 from reports.heatmap import severity
 from reports.pair_series import PairSeries
@@ -39,6 +39,7 @@ class Section:
     tables: tuple[Table, ...] = ()
     examples: tuple[Example, ...] = ()
     legend: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -46,15 +47,15 @@ class Section:
         return not (self.charts or any(table.rows for table in self.tables) or self.examples)
 
 
-def sections(run: Run, series: PairSeries) -> list[Section]:
-    """All sections that have something to say, in reading order."""
+def sections(run: Run, series: PairSeries, scored: dict[str, Scored]) -> list[Section]:
+    """All sections that have something to say, in reading order; `scored` as `divergence.read_scored` gives it."""
     made = [
         _checks(run),
         _load(run, series),
         _distributions(run),
         _pairs(run, series),
-        _measured(run, series),
-        _accuracy(run),
+        *([_measured(run, series)] if run.verdict else []),  # a sweep's stands on the first screen
+        _accuracy(run, scored),
         _honesty(run),
         _machine(run),
         _plan(run),
@@ -80,7 +81,10 @@ def profiles_closest_to_the_bar(run: Run) -> list[str]:
 
 def _checks(run: Run) -> Section:
     table = checks_table("checks", "Every check", run.checks)
-    return Section("checks", "Every check", "Checks", charts=_present([charts.forest(run.checks)]), tables=(table,))
+    power = str(run.verdict.power.get("sentence") or "") if run.verdict else ""
+    notes = run.verdict.notes if run.verdict else ()
+    drawn = _present([charts.forest(run.checks)])
+    return Section("checks", "Every check", "Checks", power, drawn, (table,), notes=notes)
 
 
 def _left_out(run: Run) -> str:
@@ -136,8 +140,7 @@ def _measured(run: Run, series: PairSeries) -> Section:
     )  # fmt: skip
 
 
-def _accuracy(run: Run) -> Section:
-    scored = read_scored(run)
+def _accuracy(run: Run, scored: dict[str, Scored]) -> Section:
     drawn = tuple(accuracy_charts.divergence_charts(scored))
     lead = (
         "The timed answers themselves, token by token under the BF16 reference."
@@ -156,7 +159,9 @@ def _honesty(run: Run) -> Section:
 
 def _machine(run: Run) -> Section:
     environment = flat_table("environment", "What the run stood on", value=run.environment)
-    return Section("machine", "Client and machine", "Machine", "", tables=(signals_table(run), environment))
+    engines = flat_table("engines", "What the engines say of themselves", **run.engines)
+    tables = (signals_table(run), engines, environment)
+    return Section("machine", "Client and machine", "Machine", "", tables=tables)
 
 
 def _plan(run: Run) -> Section:

@@ -6,6 +6,7 @@ style attributes become presentation attributes, so the page's policy needs no i
 
 from __future__ import annotations
 
+import hashlib
 import io
 import math
 import re
@@ -92,6 +93,14 @@ class Chart:
     draw: Callable[[Palette], Drawing]
     define: str = ""
     wide: bool = False
+
+
+def slug(name: str) -> str:
+    """A name as part of an id or a file name; what it cannot hold is told apart by a digest."""
+    kept = "".join(char if char.isascii() and char.isalnum() else "-" for char in name)
+    if kept == name and len(name) < 80:
+        return name
+    return f"{kept[:60]}-{hashlib.sha256(name.encode(errors='replace')).hexdigest()[:8]}"
 
 
 def as_svg(chart: Chart) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median
@@ -35,10 +35,11 @@ class Column:
 
 @dataclass(frozen=True)
 class Item:
-    """A value as shown and, for numbers, as it is."""
+    """A value as shown and, for numbers, as it is; an interval has two."""
 
     shown: str
     value: float | None = None
+    ends: tuple[float | None, float | None] = (None, None)
 
     @property
     def sort(self) -> str:
@@ -93,6 +94,12 @@ def num(value: float | None, unit: str = "") -> Item:
     return Item(wording.with_unit(value, unit), value)
 
 
+def bounds(low: float | None, high: float | None, shown: str | None = None) -> Item:
+    """An interval, shown as `low to high` unless told otherwise."""
+    plain = f"{wording.number(low)} to {wording.number(high)}" if low is not None and high is not None else ""
+    return Item(plain if shown is None else shown, ends=(low, high))
+
+
 def share(value: float | None, digits: int = 1) -> Item:
     """A share, shown in percent."""
     return Item(wording.percent(value, digits), value)
@@ -124,7 +131,8 @@ def _check_row(check: Check) -> TableRow:
     level = check.confidence if wording.interval(check) else None
     items = (
         text(f"{label(check.metric)}{where}"), text(check.status), num(check.observed, check.unit),
-        text(wording.interval(check)), share(level), Item(wording.bar(check), check.required), share(check.distance),
+        bounds(check.ci_low, check.ci_high, wording.interval(check)), share(level),
+        Item(wording.bar(check), check.required), share(check.distance),
         num(check.baseline, check.value_unit), num(check.candidate, check.value_unit),
         Item(f"{check.n:,}", check.n), share(check.noise), text(" ".join(filter(None, [check.reason, check.hint]))),
     )  # fmt: skip
@@ -223,13 +231,12 @@ def divergence_table(scored: dict[str, Scored]) -> Table:
     )
     rows = []
     for arm, one in scored.items():
-        mean, half = one.total(), one.total().half_width
-        bounds = (
-            "" if half is None else f"{wording.number(max(0, mean.nats - half))} to {wording.number(mean.nats + half)}"
-        )
+        mean = one.total()
+        half = mean.half_width or 0.0
+        ends = (max(0.0, mean.nats - half), mean.nats + half) if mean.half_width is not None else (None, None)
         loops = float(one.column("loop_share").mean())
         items = (
-            text(arm), Item(wording.number(mean.nats), mean.nats), text(bounds), share(one.share("top1"), 2),
+            text(arm), Item(wording.number(mean.nats), mean.nats), bounds(*ends), share(one.share("top1"), 2),
             share(one.share("flips_inexcusable"), 2), share(loops), Item(f"{mean.tokens:,}", mean.tokens),
             Item(f"{mean.documents:,}", mean.documents),
         )  # fmt: skip
@@ -284,14 +291,13 @@ def oracle_table(run: Run) -> Table:
 
 def _metric_row(oracle: str, arm: str, name: str, metric: dict[str, object]) -> TableRow:
     value, n, low, high = (as_number(metric.get(key)) for key in ("value", "n", "ci_low", "ci_high"))
-    bounds = f"{wording.number(low)} to {wording.number(high)}" if low is not None and high is not None else ""
     shown = num(value, str(metric.get("unit") or ""))
     return TableRow(
-        (text(f"{oracle}: {label(name)}"), text(arm), shown, text(bounds), Item(f"{n or 0:,.0f}", n), text(""))
+        (text(f"{oracle}: {label(name)}"), text(arm), shown, bounds(low, high), Item(f"{n or 0:,.0f}", n), text(""))
     )
 
 
-def flat_table(name: str, title: str, **trees: dict[str, object]) -> Table:
+def flat_table(name: str, title: str, **trees: Mapping[str, object]) -> Table:
     """Nested keys and values laid out flat, one column a tree."""
     flat = {head: dict(_flatten(tree)) for head, tree in trees.items()}
     keys = dict.fromkeys(key for values in flat.values() for key in values)
@@ -300,7 +306,7 @@ def flat_table(name: str, title: str, **trees: dict[str, object]) -> Table:
 
 
 def _flatten(value: object, prefix: str = "") -> Iterable[tuple[str, str]]:
-    if isinstance(value, dict) and value:
+    if isinstance(value, Mapping) and value:
         for key, item in value.items():
             yield from _flatten(item, f"{prefix}.{key}" if prefix else str(key))
     elif isinstance(value, list) and any(isinstance(item, (dict, list)) for item in value):

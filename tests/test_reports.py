@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import re
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from unicodedata import category
 from xml.etree import ElementTree
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from reports import wording
+from reports.change_points import change_points
 from reports.clean_text import clean
-from reports.definitions import as_markdown
+from reports.definitions import DEFINITIONS, as_markdown
+from reports.divergence import read_scored
+from reports.examples import worst_examples
+from reports.export import run_tables, write_csv, write_png
+from reports.heatmap import heatmap
 from reports.html import write_report
 from reports.junit import junit_xml
-from reports.markdown import summary
-from reports.run_data import read_run
+from reports.markdown import MAX_BYTES, summary
+from reports.pair_series import PairSeries
+from reports.run_data import STATUSES, read_run
+from reports.sections import sections
+from reports.svg import as_svg
 from tests.made_runs import Made, make_run
 
 ROOT = Path(__file__).parents[1]
+SMALL = Made(profiles={"chat-steady": ("c1", "c8"), "decode-hard": ("c1",)}, requests=60)
 
 
 @pytest.fixture(scope="module")
@@ -25,44 +47,162 @@ def failing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_run(tmp_path_factory.mktemp("runs") / "failing", made)
 
 
+@pytest.fixture(scope="module")
+def passing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    margin = {"baseline": 0.03, "candidate": 0.02, "floor": 0.02}
+    return make_run(
+        tmp_path_factory.mktemp("runs") / "passing", Made(speedup={"ttft": 1.5, "tpot": 1.5}, margin=margin)
+    )
+
+
+def page_of(run: Path, tmp_path: Path) -> str:
+    return write_report([run], tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def changed(run: Path, tmp_path: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+    """A copy of a run whose verdict.json was changed."""
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    verdict = json.loads((copy / "verdict.json").read_text())
+    change(verdict)
+    (copy / "verdict.json").write_text(json.dumps(verdict))
+    return copy
+
+
+# --- one source, every rendering ------------------------------------------------------------------------------------
+
+
 def test_the_page_leads_with_the_verdict_and_its_limiting_cell(failing: Path, tmp_path: Path) -> None:
-    html = write_report([failing], tmp_path / "report.html").read_text(encoding="utf-8")
-    first_screen = html[: html.index('id="cells"')]
-    for expected in (
-        "FAIL",
-        "ttft.p50@chat-steady/",
-        "Faster: FAIL",
-        "Honest: PASS",
-        "Fit to be judged?",
-        "SmolLM2-135M",
-    ):
+    html = page_of(failing, tmp_path)
+    first_screen = html[: html.index('id="checks"')]
+    limiting = json.loads((failing / "verdict.json").read_text())["failed_first"][0]
+    for expected in ("FAIL", limiting, "Faster: FAIL", "Honest: PASS", "Fit to be judged?", "SmolLM2-135M"):
         assert expected in first_screen
 
 
-def test_summary_and_junit_say_what_verdict_json_says(failing: Path) -> None:
+def test_all_renderings_agree_with_verdict_json(failing: Path, tmp_path: Path) -> None:
     verdict = json.loads((failing / "verdict.json").read_text())
-    text = summary(failing)
-    assert text.startswith("## ✕ FAIL")
     cases = ElementTree.fromstring(junit_xml(failing)).findall(".//testcase")
-    by_name = {case.get("name"): case for case in cases}
-    assert by_name.keys() == {check["check"] for check in verdict["checks"]} | {"verdict"}
+    junit = {case.get("name"): len(case) == 0 for case in cases}
+    assert junit.pop("verdict") is False
+    assert junit == {check["check"]: check["status"] == "PASS" for check in verdict["checks"]}
+
+    rows = list(
+        csv.DictReader(io.StringIO(next(p for p in write_csv(failing, tmp_path) if p.stem == "checks").read_text()))
+    )
+    assert sorted(row["Status"] for row in rows) == sorted(check["status"] for check in verdict["checks"])
+    numbers = {(row["Observed"], row["Interval low"], row["Bar"]) for row in rows}
+    expected = {
+        tuple("" if check[key] is None else repr(float(check[key])) for key in ("observed", "ci_low", "required"))
+        for check in verdict["checks"]
+    }
+    assert numbers == expected
+
+    html, text = page_of(failing, tmp_path), summary(failing)
     for check in verdict["checks"]:
-        assert (len(by_name[check["check"]]) == 0) == (check["status"] == "PASS")
+        if check["cell"] and check["unit"] == "x":
+            assert f"{check['observed']:.2f}×" in html
+            assert f"{check['observed']:.2f}×" in text
+    assert text.startswith("## ✕ FAIL")
+
+
+def test_every_table_and_chart_of_the_page_is_exported(failing: Path, tmp_path: Path) -> None:
+    run = read_run(failing)
+    made = sections(run, PairSeries(run), read_scored(run))
+    tables = {table.name for section in made for table in section.tables if table.rows}
+    assert {path.stem for path in write_csv(failing, tmp_path / "csv")} == tables
+    pngs = write_png(failing, tmp_path / "png")
+    assert {path.stem for path in pngs} == {chart.name for section in made for chart in section.charts}
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in pngs)
+
+
+def test_the_metrics_page_is_what_the_report_shows() -> None:
+    assert (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8") == as_markdown()
+
+
+def test_every_column_and_chart_is_defined(failing: Path) -> None:
+    run = read_run(failing)
+    made = sections(run, PairSeries(run), read_scored(run))
+    named = {chart.define for section in made for chart in section.charts}
+    named |= {column.define for section in made for table in section.tables for column in table.columns}
+    named |= {metric.partition(".")[0] for check in run.of_family("speed") for metric in [check.metric]}
+    assert named - {""} <= DEFINITIONS.keys()
+
+
+# --- states ---------------------------------------------------------------------------------------------------------
+
+STATES = {
+    "FAIL": Made(profiles=SMALL.profiles, speedup={"ttft": 1.05, "tpot": 1.5}),
+    "INCONCLUSIVE": Made(profiles=SMALL.profiles, speedup={"ttft": 1.21, "tpot": 1.21}, noise=0.05),
+    "INVALID": Made(profiles=SMALL.profiles, invalid=("same-cache",)),
+    "PROVISIONAL": Made(profiles=SMALL.profiles, pairs=2, planned=(2,), mode="quick"),
+    "not judged": Made(profiles=SMALL.profiles, oracle=False),
+    "1 cell": Made(profiles={"decode-easy": ("c1",)}),
+}
+
+
+@pytest.mark.parametrize("word", STATES)
+def test_each_state_has_a_sensible_page(word: str, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", STATES[word])
+    html = page_of(run, tmp_path)
+    assert word in html
+    words = re.sub(r"<[^>]*>", " ", html[html.index("<body") : html.index("<script>")]).split()
+    assert not {"None", "nan", "inf", "NaN"} & set(words)
+    assert summary(run).startswith("## ")
+    ElementTree.fromstring(junit_xml(run))
+
+
+def test_a_pass_shows_both_halves(passing: Path, tmp_path: Path) -> None:
+    html = page_of(passing, tmp_path)
+    assert "PASS" in html and "As right: PASS" in html and "Faster: PASS" in html
+    assert "<failure" not in junit_xml(passing).decode()
+
+
+def test_a_sweep_of_any_endpoints_is_measured_not_judged(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", SMALL, verdict=False)
+    for pair in (run / "pairs").iterdir():
+        shutil.move(pair / "baseline", pair / "vllm")
+        shutil.move(pair / "candidate", pair / "llama.cpp")
+    html = page_of(run, tmp_path)
+    assert "Sweep: measured, not judged" in html
+    assert "vllm" in html and "llama.cpp" in html
+    assert "As right: PASS" not in html
+    assert junit_xml(run).count(b"<skipped") == 1
+
+
+def test_two_hundred_cells_fold_into_profiles_and_stay_small(tmp_path: Path) -> None:
+    profiles = {f"profile-{place:02d}": tuple(f"c{2**k}" for k in range(5)) for place in range(40)}
+    run = make_run(
+        tmp_path / "run", Made(profiles=profiles, pairs=2, planned=(2,), mode="quick", requests=2, oracle=False)
+    )
+    path = write_report([run], tmp_path / "report.html")
+    assert path.stat().st_size < 3_000_000
+    drawn = heatmap(read_run(run), PairSeries(read_run(run)), {}, fold=True)
+    assert len(drawn.rows) == 10 and drawn.left_out == 30
+    assert len(summary(run).encode()) < MAX_BYTES
+
+
+# --- fail closed ----------------------------------------------------------------------------------------------------
 
 
 def test_a_pass_that_its_checks_do_not_bear_out_is_invalid(failing: Path, tmp_path: Path) -> None:
-    data = json.loads((failing / "verdict.json").read_text()) | {"status": "PASS"}
-    (tmp_path / "verdict.json").write_text(json.dumps(data))
-    run = read_run(tmp_path)
-    assert run.status == "INVALID"
-    assert "contradicts itself" in summary(tmp_path)
+    run = changed(failing, tmp_path, lambda verdict: verdict.update(status="PASS"))
+    assert read_run(run).status == "INVALID"
+    assert "contradicts itself" in summary(run)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"schema_version": 2, "status": "PASS"}', '{"status": NaN}'])
+def test_a_pass_without_checks_is_invalid(passing: Path, tmp_path: Path) -> None:
+    assert read_run(changed(passing, tmp_path, lambda verdict: verdict.update(checks=[]))).status == "INVALID"
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"schema_version": 2, "status": "PASS"}', '{"status": NaN}', "\x00"]
+)
 def test_a_verdict_that_cannot_be_read_is_invalid(content: str, tmp_path: Path) -> None:
     (tmp_path / "verdict.json").write_text(content)
     assert read_run(tmp_path).status == "INVALID"
     assert b'type="INVALID"' in junit_xml(tmp_path)
+    assert "INVALID" in page_of(tmp_path, tmp_path)
 
 
 def test_no_run_is_a_sentence(tmp_path: Path) -> None:
@@ -70,10 +210,123 @@ def test_no_run_is_a_sentence(tmp_path: Path) -> None:
         read_run(tmp_path)
 
 
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats(allow_nan=False) | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_no_damaged_verdict_becomes_a_pass_or_a_crash(passing: Path, tmp_path: Path, data: st.DataObject) -> None:
+    verdict = json.loads((passing / "verdict.json").read_text())
+    key = data.draw(st.sampled_from(sorted(verdict)))
+    verdict[key] = data.draw(JSON)
+    check = verdict["checks"][0] if isinstance(verdict["checks"], list) and verdict["checks"] else {}
+    if isinstance(check, dict) and check:
+        check[data.draw(st.sampled_from(sorted(check)))] = data.draw(JSON)
+    (tmp_path / "verdict.json").write_text(json.dumps(verdict))
+    run = read_run(tmp_path)
+    assert run.status in STATUSES
+    if run.status == "PASS":
+        assert run.checks and all(one.status == "PASS" for one in run.checks)
+    summary(tmp_path)
+    ElementTree.fromstring(junit_xml(tmp_path))
+
+
+@pytest.mark.parametrize("broken", ["measurements.json", "visit.json", "requests.parquet"])
+def test_a_broken_file_is_named_and_the_page_still_drawn(broken: str, failing: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(failing, copy)
+    for path in copy.glob(f"pairs/*/*/{broken}"):
+        path.write_bytes(b"\x00broken")
+    html = page_of(copy, tmp_path)
+    assert "FAIL" in html
+    if broken.endswith(".json"):
+        assert f"{broken} cannot be read" in html
+
+
+def test_missing_is_never_zero(failing: Path, tmp_path: Path) -> None:
+    def erase(verdict: dict[str, Any]) -> None:
+        for check in verdict["checks"]:
+            check.update(observed=None, ci_low=None, ci_high=None, candidate=None)
+
+    run = read_run(changed(failing, tmp_path, erase))
+    table = next(table for table in run_tables(run) if table.name == "checks")
+    assert {row.items[2].shown for row in table.rows} == {wording.MISSING}
+
+
+# --- hostile text ---------------------------------------------------------------------------------------------------
+
+
 def test_active_characters_are_shown_not_obeyed() -> None:
     assert clean("a\x1b[31mb\x00c\u202ed\ud800\ufffe") == "a␛[31mb␀c⟨U+202E⟩d⟨U+D800⟩⟨U+FFFE⟩"
+    assert clean("नमस्ते عربى 👩‍🚀 e\u0301") == "नमस्ते عربى 👩‍🚀 e\u0301"
+    assert clean("e" + "\u0301" * 50).count("\u0301") == 2
     assert len(clean("x" * 10_000_000)) < 2_100
 
 
-def test_the_metrics_page_is_what_the_report_shows() -> None:
-    assert (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8") == as_markdown()
+@given(st.text(max_size=300))
+def test_cleaned_text_is_printable_and_cleaning_twice_changes_nothing(text: str) -> None:
+    once = clean(text)
+    assert all(char.isprintable() or char in "\n\t\u200c\u200d" or category(char) == "Zs" for char in once)
+    assert clean(once) == once
+    once.encode()
+
+
+def test_markdown_and_csv_neutralise_what_a_cell_could_do(failing: Path, tmp_path: Path) -> None:
+    def poison(verdict: dict[str, Any]) -> None:
+        verdict["sentence"] = "<img src=x> @everyone [x](http://127.0.0.1) | `a`\n# head"
+        verdict["checks"][0]["check"] = verdict["checks"][0]["metric"] = "=cmd()|x"
+
+    run = changed(failing, tmp_path, poison)
+    text = summary(run)
+    line = next(line for line in text.splitlines() if "everyone" in line)
+    assert "\\<img" in line and "\\@everyone" in line and "\\[x\\]" in line and "://" not in line and "\\# head" in line
+    rows = (next(p for p in write_csv(run, tmp_path / "csv") if p.stem == "checks")).read_text()
+    assert "'=cmd" in rows
+
+
+def test_text_that_is_no_utf8_is_shown_as_replacement(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", Made(profiles={"p": ("c1",)}, pairs=2, planned=(2,), mode="quick", requests=4))
+    for path in run.glob("pairs/*/*/requests.parquet"):
+        table = pq.read_table(path)
+        broken = pa.array([b"broken \xff\xfe\x00 bytes"] * table.num_rows, pa.binary())
+        column = pa.Array.from_buffers(pa.string(), len(broken), broken.buffers())
+        pq.write_table(table.set_column(table.schema.get_field_index("text"), "text", column), path)
+    examples = worst_examples(read_run(run))
+    assert examples and all("broken �" in side.pieces[0].text for example in examples for side in example.sides)
+
+
+def test_charts_take_every_colour_from_the_page(failing: Path) -> None:
+    run = read_run(failing)
+    for section in sections(run, PairSeries(run), read_scored(run)):
+        for chart in section.charts:
+            svg = as_svg(chart)
+            assert "style=" not in svg and "#0101" not in svg and "font-family" not in svg
+            ElementTree.fromstring(svg)
+
+
+# --- comparison -----------------------------------------------------------------------------------------------------
+
+
+def test_runs_are_ranked_and_differences_named(passing: Path, failing: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(failing, other)
+    (other / "environment.json").write_text(json.dumps({"cpu": {"model": "Another CPU", "count": 4}}))
+    html = write_report([failing, passing, other], tmp_path / "report.html").read_text()
+    assert html.index("1. passing") < html.index("2. failing") < html.index("3. other") or "2. other" in html
+    assert "2 different machines" in html
+    assert "passing leads" in html
+    assert "Another CPU" in html
+
+
+def test_a_shift_in_level_is_found_and_noise_is_not() -> None:
+    rng = np.random.default_rng(3)
+    steady = rng.normal(0.3, 0.01, 24)
+    assert change_points(steady) == []
+    shifted = steady + np.where(np.arange(24) >= 14, 0.05, 0)
+    assert change_points(shifted) == [14]
+    assert change_points(np.full(20, 0.3)) == []
+    assert change_points(steady[:5]) == []

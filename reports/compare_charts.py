@@ -1,0 +1,133 @@
+"""Charts over several runs: every frontier together, and a metric's history."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from reports import wording
+from reports.axes import SMALL, figure, name_axes, panel, scale, set_ticks
+from reports.change_points import change_points
+from reports.definitions import label
+from reports.pair_series import PairSeries, Spread
+from reports.run_data import Check, Run
+from reports.svg import Chart, Drawing, Palette, slug
+
+MAX_LINES = 6  # runs drawn in colours of their own: more could not be told apart
+_COLOURS = ("cand", "third", "fourth", "INCONCLUSIVE", "INVALID", "PASS")
+_MARKERS = "osD^vP"
+
+
+@dataclass(frozen=True)
+class _Line:
+    name: str
+    baseline: bool
+    points: tuple[tuple[str, Spread, Spread], ...]
+
+
+def pareto_of_all(runs: Sequence[tuple[str, Run, PairSeries]], profile: str) -> Chart | None:
+    """Every run's frontier in one profile; runs beyond `MAX_LINES` are left to the tables."""
+    lines = [line for run in runs[:MAX_LINES] for arm in run[1].arms if (line := _line(run, arm, profile))]
+    if not lines:
+        return None
+    best = max(lines, key=lambda line: max(y.median for _, _, y in line.points))
+    return Chart(
+        f"all-{slug(profile)}", profile, "",
+        f"Throughput against interactivity in {profile} of {len(runs)} runs; highest throughput: {best.name}.",
+        lambda p: _pareto(p, lines, [name for name, _, _ in runs]), "output_throughput_per_user",
+    )  # fmt: skip
+
+
+def _line(run: tuple[str, Run, PairSeries], arm: str, profile: str) -> _Line | None:
+    name, data, series = run
+    points = []
+    for cell in data.cells:
+        x = series.spread(arm, cell.name, "output_throughput_per_user") if cell.profile == profile else None
+        y = series.spread(arm, cell.name, "output_throughput")
+        if x and y:
+            points.append((cell.load, x, y))
+    return _Line(name, arm == "baseline", tuple(points)) if points else None
+
+
+def _pareto(p: Palette, lines: Sequence[_Line], names: Sequence[str]) -> Drawing:
+    drawing = Drawing(figure((SMALL[0], 250)))
+    axes = panel(drawing.figure, p, top=26, right=16)
+    every = [point for line in lines for point in line.points]
+    scale(axes.xaxis, "linear", [0, *(x.median for _, x, _ in every)], 0.08)
+    scale(axes.yaxis, "linear", [0, *(y.median for _, _, y in every)], 0.1, 4)
+    for line in lines:
+        place = names.index(line.name)
+        colour = p.base if line.baseline else p.of(_COLOURS[place])
+        xs, ys = [x.median for _, x, _ in line.points], [y.median for _, _, y in line.points]
+        dash = {"linestyle": (0, (4, 3)), "linewidth": 1, "alpha": 0.6} if line.baseline else {"linewidth": 1.8}
+        axes.plot(xs, ys, marker=_MARKERS[place], color=colour, markersize=4.5, markeredgewidth=0, **dash)
+        for load, x, y in line.points:
+            arm = ", baseline" if line.baseline else ""
+            told = f"{wording.number(y.median)} tokens/s at {wording.number(x.median)} tokens/s/user"
+            drawing.tip(axes, x.median, y.median, f"{line.name}{arm} {load}: {told}")
+    name_axes(axes, p, "interactivity, tokens/s/user", "output throughput, tokens/s")
+    return drawing
+
+
+def history(runs: Sequence[tuple[str, float, Run]], metric: str) -> Chart | None:
+    """One metric's speed-up over time, in the cell that is closest to its bar in the newest run that has it."""
+    judged = [(name, when, check) for name, when, run in runs for check in _checks(run, metric)]
+    if not judged:
+        return None
+    newest = judged[-1][1]
+    closest = min((c for _, when, c in judged if when == newest), key=lambda c: (c.observed or 0) / (c.required or 1))
+    found = [(name, when, check) for name, when, check in judged if check.cell == closest.cell]
+    if len(found) < 2:
+        return None
+    shifts = change_points(np.log([check.observed or 1.0 for _, _, check in found]))
+    told = f" Shift at {', '.join(found[i][0] for i in shifts)}." if shifts else ""
+    last = wording.ratio(closest.observed)
+    return Chart(
+        f"history-{slug(metric)}", label(metric), f"{closest.cell}; bounds as lines.{told}",
+        f"{label(metric)} speed-up at {closest.cell} in {len(found)} runs, last {last}.{told}",
+        lambda p: _history(p, found, shifts), "interval",
+    )  # fmt: skip
+
+
+def _checks(run: Run, metric: str) -> list[Check]:
+    return [
+        c
+        for c in run.of_family("speed")
+        if c.metric == metric and c.unit == "x" and c.cell and c.observed and c.observed > 0
+    ]
+
+
+def _history(p: Palette, found: Sequence[tuple[str, float, Check]], shifts: Sequence[int]) -> Drawing:
+    drawing = Drawing(figure(SMALL))
+    axes = panel(drawing.figure, p, top=14, right=14)
+    checks = [check for _, _, check in found]
+    bars = {check.required for check in checks if check.required}
+    ends = [v for c in checks for v in (c.observed, c.ci_low, c.ci_high) if v and v > 0]
+    scale(axes.yaxis, "log", [*ends, 1.0, *bars], 0.08)
+    axes.set_xlim(-0.5, len(found) - 0.5)
+    step = math.ceil(len(found) / 5)
+    days = [time.strftime("%m-%d", time.gmtime(when)) for _, when, _ in found]
+    set_ticks(axes.xaxis, range(0, len(found), step), days[::step])
+    axes.axhline(1.0, color=p.quiet, linewidth=1)
+    for bar in bars:
+        axes.axhline(bar, color=p.ink, linewidth=1.3, linestyle=(0, (4, 2)))
+    for at in shifts:
+        axes.axvline(at - 0.5, color=p.INCONCLUSIVE, linewidth=1.4)
+    seen = [check.observed or 1.0 for check in checks]
+    axes.plot(range(len(seen)), seen, color=p.line, linewidth=1)
+    low, high = axes.get_ylim()
+    for place, (name, when, check) in enumerate(found):
+        colour = p.of(check.status)
+        axes.plot(
+            [place] * 2, [max(check.ci_low or low, low), min(check.ci_high or high, high)], color=colour, linewidth=1.6
+        )
+        axes.plot(place, seen[place], "o", color=colour, markersize=5)
+        day = time.strftime("%Y-%m-%d %H:%M", time.gmtime(when))
+        told = f"{name}, {day}: {check.status} {wording.ratio(check.observed)} ({wording.interval(check)})"
+        drawing.tip(axes, place, check.observed or 1.0, told)
+    name_axes(axes, p, "run, oldest first")
+    return drawing

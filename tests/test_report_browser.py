@@ -1,0 +1,157 @@
+"""Reports in a real browser: what a reader sees, and what hostile text cannot do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from reports.html import write_report
+from tests.browser import CHROMIUM, SIZES, THEMES, chromium, faults, first_screen_faults, opened
+from tests.made_runs import Made, make_run
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine (Debian: apt-get install chromium)"),
+]
+
+FIRST_SCREEN = (".verdict", ".halves", ".heat")
+HOSTILE = (
+    "</pre></main><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
+    "<svg onload=\"document.title='owned'\"><a href='javascript:document.title=1'>x</a>"
+    "<style>body{display:none}</style>"
+    "<link rel=stylesheet href='http://127.0.0.1:9/x.css'><iframe src='http://127.0.0.1:9/'></iframe>"
+    "{{ 7*7 }}{% raw %}\x1b[31mred\x1b]0;title\x07\x00\u202egnp.exe\u2066\u200b\U000e0041" + "z" + "\u0301" * 400
+    + "W" * 20_000 + "\n" * 5_000 + " end"
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("browser")
+    run = make_run(folder / "run", Made(speedup={"ttft": 1.4, "tpot": 1.5, "chat-steady:ttft": 1.1}, requests=30))
+    return write_report([run], folder / "report.html")
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose engine, prompts, names and verdict carry hostile text wherever text can stand."""
+    folder = tmp_path_factory.mktemp("hostile")
+    run = make_run(folder / "run", Made(text=HOSTILE, pairs=2, planned=(2,), mode="quick", requests=30))
+    verdict = json.loads((run / "verdict.json").read_text())
+    verdict["sentence"] = verdict["next_step"] = HOSTILE
+    for check in verdict["checks"]:
+        check["reason"] = check["hint"] = HOSTILE
+    (run / "verdict.json").write_text(json.dumps(verdict))
+    (run / "engines").mkdir(exist_ok=True)
+    engine = {"urls": [HOSTILE], "replicas": [{"server": HOSTILE, "models": [{"id": HOSTILE}]}]}
+    (run / "engines" / "candidate.json").write_text(json.dumps(engine))
+    (run / "environment.json").write_text(json.dumps({HOSTILE: HOSTILE, "cpu": {"model": HOSTILE, "count": 2}}))
+    return write_report([run], folder / "report.html")
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("theme", THEMES)
+def test_a_report_has_no_fault(browser: Browser, report: Path, size: str, theme: str) -> None:
+    with opened(browser, report, size, theme) as seen:
+        assert faults(seen) == []
+        assert first_screen_faults(seen, FIRST_SCREEN if size == "wide" else (".verdict", ".halves", ".phone")) == []
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_hostile_text_stays_in_its_box(browser: Browser, hostile: Path, size: str) -> None:
+    with opened(browser, hostile, size) as seen:
+        assert faults(seen) == []
+        page = seen.page
+        assert page.title().startswith(("INCONCLUSIVE", "PASS", "FAIL", "INVALID"))
+        assert page.locator("script").count() == 1
+        assert page.locator("img, iframe, main style, main link, [onerror], [onload]").count() == 0
+        assert page.evaluate("document.documentElement.outerHTML").count("{{ 7*7 }}") > 0
+        boxes = page.locator(".foreign")
+        assert boxes.count() > 0
+        for box in boxes.all():
+            assert box.bounding_box()["height"] < 400  # type: ignore[index]
+        shown = boxes.first.inner_text()
+        assert "␛[31m" in shown and "⟨U+202E⟩" in shown and "␀" in shown
+
+
+def test_the_page_is_whole_without_script(browser: Browser, report: Path) -> None:
+    with opened(browser, report, script=False) as seen:
+        assert seen.page.locator(".verdict .word").inner_text().strip().endswith("FAIL")
+        assert seen.page.locator("figure.chart svg").count() > 8
+        assert seen.page.locator(".tools").first.is_hidden()
+        seen.page.locator("summary").first.click()
+        assert seen.page.locator("#checks-checks").is_visible()
+
+
+def test_every_number_has_its_definition_one_click_away(browser: Browser, report: Path) -> None:
+    with opened(browser, report) as seen:
+        seen.page.locator(".heat thead button.ask").first.click()
+        shown = seen.page.locator("[popover]:popover-open")
+        assert shown.count() == 1
+        assert "Time to first token" in shown.inner_text()
+        assert "Formula" in shown.inner_text()
+
+
+def test_filter_sort_and_theme(browser: Browser, report: Path) -> None:
+    with opened(browser, report) as seen:
+        page = seen.page
+        page.locator("details.folded summary").first.click()
+        rows = page.locator("#checks-checks tbody tr:visible")
+        everything = rows.count()
+        page.locator("[data-for='checks-checks'] select").select_option("FAIL")
+        assert 0 < rows.count() < everything
+        page.locator("[data-for='checks-checks'] select").select_option("")
+        head = page.locator("#checks-checks th", has_text="Observed")
+        head.locator("button.sort").click()
+        values = [float(v) for v in page.locator("#checks-checks tbody tr td:nth-child(3)").evaluate_all(
+            "cells => cells.map(c => c.dataset.value).filter(v => v !== '')"
+        )]  # fmt: skip
+        assert values == sorted(values)
+        page.locator("button.theme").click()
+        page.locator("button.theme").click()
+        assert page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "dark"
+        assert seen.said == []
+
+
+def test_a_heatmap_box_leads_to_its_row(browser: Browser, report: Path) -> None:
+    with opened(browser, report) as seen:
+        seen.page.locator(".heat a.box").first.click()
+        assert seen.page.locator("tr:target").is_visible()
+
+
+def test_it_prints_with_every_table_open(browser: Browser, report: Path) -> None:
+    with opened(browser, report) as seen:
+        seen.page.emulate_media(media="print")
+        seen.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        assert seen.page.locator("#checks-checks").is_visible()
+        assert seen.page.locator("header.top nav").is_hidden()
+
+
+def test_the_fault_finder_finds_faults(browser: Browser, tmp_path: Path) -> None:
+    page = tmp_path / "bad.html"
+    page.write_text(
+        "<html><body><h1>a</h1><h3>b</h3><p style='color:#bbb'>pale</p><img src='data:,'><button></button><input>"
+        "<table><tr><th>x</th></tr></table><svg></svg><a href='#nowhere'>x</a><i id=a></i><i id=a></i>"
+        "<div style='width:4000px'>wide</div><script>fetch('http://127.0.0.1:9/x')</script></body></html>"
+    )
+    with opened(browser, page) as seen:
+        seen.page.wait_for_timeout(100)
+        found = " ".join(faults(seen))
+    for expected in (
+        "contrast 1.9", "jumps from h1 to h3", "no alt", "no accessible name", "no label", "no caption", "no scope",
+        "no title", "leads nowhere", "used twice", "sideways", "asks for", "names no language", "no main",
+    ):  # fmt: skip
+        assert expected in found
