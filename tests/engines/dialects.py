@@ -71,7 +71,7 @@ class Encoder:
         yield DONE
 
     def chunk(self, delta: dict[str, Any], finish: str | None = None, **choice: Any) -> dict[str, Any]:
-        body = {"delta": delta} if self.chat else {"text": delta.get("content") or ""}
+        body = {"delta": delta} if self.chat else {"text": delta.get("content") or delta.get("reasoning_content") or ""}
         return {**self.common, "choices": [{"index": 0, **body, "finish_reason": finish, **choice}]}
 
 
@@ -93,15 +93,15 @@ class VllmEncoder(Encoder):
     def content(self, event: Event) -> Iterator[bytes]:
         self.tokens += len(event.ids)
         extra: dict[str, Any] = {}
-        if self.wants_ids:
+        if self.wants_ids and (event.ids or not event.text):
             extra["token_ids"] = list(event.ids)
         if self.wants_logprobs and event.ids:
             entries = zip(event.ids, event.logprobs or (-0.1,) * len(event.ids), strict=True)
             extra["logprobs"] = {
                 "content": [{"token": event.text, "logprob": p, "bytes": None, "top_logprobs": []} for _, p in entries]
             }
-        chunk = self.chunk({"content": event.text}, event.finish, **extra)
-        if event.usage is not None:
+        chunk = self.chunk(said(event), event.finish, **extra)
+        if event.finish is not None:
             self.last_usage = event.usage
         if self.continuous:
             prompt = event.usage.prompt_tokens if event.usage else 0
@@ -143,7 +143,7 @@ class LlamaCppEncoder(Encoder):
                 logprob = (event.logprobs or (-0.1,))[-1]
                 entry = {"id": event.ids[-1], "token": event.text, "bytes": [], "logprob": logprob, "top_logprobs": []}
                 extra["logprobs"] = {"content": [entry]}
-            yield sse(self.chunk({"content": event.text}, **extra))
+            yield sse(self.chunk(said(event), **extra))
         self.role_due = False
         if event.finish is not None:
             last = self.chunk({}, event.finish)
@@ -176,7 +176,7 @@ class LlamaCppPythonEncoder(Encoder):
 
     def content(self, event: Event) -> Iterator[bytes]:
         if event.ids or event.text:
-            yield sse(self.chunk({"content": event.text}))
+            yield sse(self.chunk(said(event)))
         if event.finish is not None:
             yield sse(self.chunk({}, event.finish))
 
@@ -208,7 +208,7 @@ class TransformersServeEncoder(Encoder):
 
     def content(self, event: Event) -> Iterator[bytes]:
         if event.text:
-            yield sse(self.chunk({"content": event.text}))
+            yield sse(self.chunk(said(event)))
         if event.finish is not None:
             last = self.chunk({}, event.finish)
             if event.usage and self.wants_usage:
@@ -217,6 +217,10 @@ class TransformersServeEncoder(Encoder):
 
     def end(self) -> Iterator[bytes]:
         yield from ()
+
+
+def said(event: Event) -> dict[str, Any]:
+    return {"reasoning_content" if event.reasoning else "content": event.text}
 
 
 def usage_json(usage: Usage) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
+from oracles.audit import FAMILIES, AuditRequest, plan_audit
+
 TOPICS = (
     "Explain how a {thing} works to a friend who has never seen one",
     "Write a short note about a {thing} and the weather in {place}",
@@ -83,6 +85,32 @@ def workload(
                 "messages": orjson.dumps([{"role": "user", "content": content}]).decode(),
             }
         )
+    return rows
+
+
+def zoo_workload(seed: int = 0, load: int = 120, share: float = 0.4) -> list[dict[str, Any]]:
+    """A run as a gate would make it, all traps set: natural and fixed lengths, stop strings, sampling, audits."""
+    parts = [
+        workload(load, seed),
+        workload(load // 3, seed + 1000, cell="stops/c4", stop=(" letter", " clock", "。")),
+        workload(load // 3, seed + 2000, cell="fixed/c4", fixed_length=True, max_tokens=64),
+        workload(load // 3, seed + 3000, cell="sampled/c4", temperature=0.8),
+    ]
+    families = (*FAMILIES, "logprob-twins")
+    rows = with_audits(parts[0], plan_audit(seed, parts[0], share, families=tuple(dict.fromkeys(families))))
+    rows += [row for part in parts[1:] for row in part]
+    return [{**row, "line": line} for line, row in enumerate(rows)]
+
+
+def with_audits(load: list[dict[str, Any]], audits: list[AuditRequest]) -> list[dict[str, Any]]:
+    """The rows of one cell with its audit requests in their places."""
+    rows = []
+    for i, row in enumerate(load):
+        rows.append(row)
+        for audit in audits:
+            if audit.after == i:
+                fields = {k: v for k, v in vars(audit).items() if k != "after"}
+                rows.append({**row, **fields, "kind": "audit", "stop": list(audit.stop)})
     return rows
 
 

@@ -1,6 +1,7 @@
 """An OpenAI-compatible streaming server with known token ids, chunk splits and pacing, and a log of its own send times.
 
     python tests/engines/server.py --port 0 --engine honest --dialect vllm --send-log sends.jsonl
+    python tests/engines/server.py --engine smaller-model --upstream URL --upstream URL-OF-CHEAPER-WEIGHTS
 
 prints its URL. The log has one line a request: what AIPerf's numbers must agree with, counted by the server itself.
 """
@@ -87,6 +88,8 @@ class Server:
             await self._until(arrived_s + refusal.at_ms / 1e3)
             error = {"message": refusal.message, "type": "invalid_request_error", "code": refusal.status}
             return web.json_response({"error": error}, status=refusal.status)
+        except ConnectionResetError:  # the client has what it wanted
+            return web.Response()
         finally:
             self.in_flight -= 1
 
@@ -206,17 +209,25 @@ def main() -> None:
     parser.add_argument("--tokens-per-event", type=int, default=1)
     parser.add_argument("--jitter", type=float, default=0.0, help="share of each gap")
     parser.add_argument("--numerics", default="a", help="another letter drifts apart in the middle of some answers")
+    parser.add_argument("--upstream", action="append", help="real engines to stand before, the claimed one first")
+    parser.add_argument("--answers", action="append", type=Path, help="recorded answers, the claimed model's first")
     parser.add_argument("--precise", action="store_true", help="hit deadlines within microseconds, burning a core")
     args = parser.parse_args()
 
     from tokenizers import Tokenizer
 
     from tests.engines.cheats import catalogue
+    from tests.engines.proxy import Upstream
+    from tests.engines.recorded import Recorded
 
     tokenizer = Tokenizer.from_file(str(args.tokenizer / "tokenizer.json")) if args.tokenizer else toy_tokenizer()
     pace = Pace(args.ttft_ms, 0.0, args.itl_ms, args.tokens_per_event, args.jitter, 0.0)
-    toys = [Toy(tokenizer, pace, numerics=args.numerics), Toy(tokenizer, pace, weights="smaller")]
-    server = Server(catalogue()[args.engine](), toys, DIALECTS[args.dialect], args.send_log, args.model, args.precise)
+    upstreams: list[Any] = [Upstream(url) for url in args.upstream or ()]
+    upstreams += [Recorded(orjson.loads(file.read_bytes()), tokenizer, pace) for file in args.answers or ()]
+    upstreams = upstreams or [Toy(tokenizer, pace, numerics=args.numerics), Toy(tokenizer, pace, weights="smaller")]
+    server = Server(
+        catalogue()[args.engine](), upstreams, DIALECTS[args.dialect], args.send_log, args.model, args.precise
+    )
     with serving(server, args.port) as url:
         print(url, flush=True)
         threading.Event().wait()

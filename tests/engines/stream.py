@@ -28,6 +28,7 @@ class Event:
     finish: str | None = None
     usage: Usage | None = None
     error: str | None = None  # an error event inside the 200 stream
+    reasoning: bool = False  # the text is thought, not answer
     hang_up: bool = False  # the connection closes here, nothing more is sent
 
 
@@ -99,6 +100,8 @@ class Engine:
 
     name = "honest"
     does = "answers every request with the model it claims to run"
+    rows: tuple[int, ...] = ()  # of the catalogue in docs/threat-model.md
+    check = ""  # the check that must name it
 
     def route(self, request: Request) -> int:
         """Which upstream answers; 0 is the claimed model."""
@@ -112,3 +115,8 @@ class Engine:
         """The events to send, made from those of the honest answer (which costs nothing until it is read)."""
         async for event in honest:
             yield event
+
+
+def words_of(event: Event) -> int:
+    """Tokens in an event: its ids, or one for text whose ids an upstream did not give."""
+    return len(event.ids) or int(bool(event.text))

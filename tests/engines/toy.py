@@ -52,6 +52,7 @@ class Toy:
     numerics: str = "a"
     drift: float = 0.06  # chance that a sentence starts to differ between two numerics
     context: int = 8192
+    thinks: bool = False  # the first half of an answer is reasoning
 
     def events(self, request: Request) -> Stream:
         """The honest answer to one request, token by token, with its due times."""
@@ -110,6 +111,8 @@ class Toy:
                 at,
                 text="".join(text for _, text in block),
                 ids=tuple(token for token, _ in block),
+                logprobs=tuple(-0.01 - 0.3 * rng.random() for _ in block),
+                reasoning=self.thinks and start < len(pieces) // 2,
                 finish=finish if last and finish == "length" else None,
                 usage=replace(usage, completion_tokens=start + len(block)) if not last else usage,
             )

@@ -66,7 +66,8 @@ def body_of(row: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
         body["stop"] = row["stop"]
     if row["fixed_length"]:
         body |= {"ignore_eos": True, "min_tokens": row["max_tokens"]}
-    return body | {"stream": True, "stream_options": {"include_usage": True}} | extra
+    body |= {"stream": True, "stream_options": {"include_usage": True}, **extra, **row.get("extra", {})}
+    return {name: value for name, value in body.items() if value is not None}
 
 
 async def _drive(

@@ -1,10 +1,20 @@
-"""The catalogue of dishonest engines."""
+"""The catalogue of dishonest engines: one behaviour a class, the check that must name it beside it."""
 
 from __future__ import annotations
 
+from inspect import isclass
+
+from tests.engines import bugs, honest
+from tests.engines.cheats import answers, memory, service, timing, weights
 from tests.engines.stream import Engine
 
 
+def cheats() -> dict[str, type[Engine]]:
+    """Every dishonest engine by name."""
+    found = [c for m in (answers, timing, service, memory, weights) for c in vars(m).values() if isclass(c)]
+    return {c.name: c for c in found if issubclass(c, Engine) and c is not Engine}
+
+
 def catalogue() -> dict[str, type[Engine]]:
-    """Every engine by name, the honest one first."""
-    return {engine.name: engine for engine in (Engine,)}
+    """Every engine by name: honest ones, cheats, bugs."""
+    return honest.engines() | cheats() | bugs.engines()

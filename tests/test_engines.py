@@ -1,0 +1,106 @@
+"""The zoo on the fast path: every cheat that text and times can tell is named, no honest engine is accused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.engines import bugs
+from tests.engines.cheats import catalogue, cheats
+from tests.engines.dialects import DIALECTS
+from tests.engines.fast import FastGate, fast_gate
+from tests.engines.honest import engines
+from tests.engines.proxy import Upstream
+from tests.engines.server import Server, serving
+from tests.engines.stream import Engine, Request, Stream
+from tests.engines.toy import Pace, Toy, toy_tokenizer
+from tests.test_golden_server import BODY, ask
+
+NEEDS_REFERENCE = {"token_margin"}  # the words are fluent: only the BF16 reference can tell
+NEEDS_TEMPLATE = {"second-bos"}  # tests/test_protocol_oracle.py: only the judge's own template counts one token
+NEEDS_CLOCK = {"ttft"}  # nothing to accuse: the trick moves no number, see below
+NAMED = {
+    n: c
+    for n, c in (cheats() | bugs.engines()).items()
+    if c.check not in NEEDS_REFERENCE | NEEDS_CLOCK and n not in NEEDS_TEMPLATE
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_cheat_is_caught_by_its_named_check(name: str) -> None:
+    engine = NAMED[name]
+    broken = fast_gate(thinks=name == "no-thinking").broken(engine())
+    assert engine.check in broken, f"{name}: {sorted(broken)}"
+    assert broken[engine.check].examples
+
+
+@pytest.mark.parametrize("dialect", sorted(DIALECTS))
+@pytest.mark.parametrize("name", engines())
+def test_honest_engine_is_not_accused(name: str, dialect: str) -> None:
+    broken = fast_gate().broken(engines()[name](), dialect)
+    assert not broken, {n: f.sentence for n, f in broken.items()}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("load", [12, 24])
+def test_small_honest_runs_are_not_accused(seed: int, load: int) -> None:
+    broken = FastGate(seed=100 + seed, load=load, share=0.1).broken(Engine(), "llama.cpp")
+    assert not broken, {n: f.sentence for n, f in broken.items()}
+
+
+def test_an_empty_first_chunk_moves_no_ttft() -> None:
+    gate = fast_gate()
+    honest, early = (gate.visit(engine, "vllm") for engine in (Engine(), cheats()["empty-first-chunk"]()))
+    gained = [a - b for a, b in zip(early["ttft_ms"].to_pylist(), honest["ttft_ms"].to_pylist(), strict=True)]
+    assert min(gained) > 100  # the engine is 120 ms slower to start, and that is what is measured
+
+
+def test_three_cheats_in_one_engine_are_all_named() -> None:
+    names = ("early-eos", "inflated-usage", "buffer-then-burst")
+    parts = [cheats()[name]() for name in names]
+
+    class Combined(Engine):
+        async def respond(self, request: Request, honest: Stream) -> Stream:
+            for part in parts:
+                honest = part.respond(request, honest)
+            async for event in honest:
+                yield event
+
+    broken = fast_gate().broken(Combined())
+    assert {part.check for part in parts} <= broken.keys()
+
+
+def test_every_cheat_says_what_it_does_and_who_must_notice() -> None:
+    for name, engine in cheats().items():
+        assert engine.does and engine.check and engine.rows, name
+
+
+def test_all_bug_reports_have_a_place() -> None:
+    assert len(bugs.BUGS) == 23
+    for bug in bugs.BUGS:
+        assert bug.engine in catalogue() or (not bug.engine and bug.tested_in), bug.report
+
+
+def test_a_cheat_works_on_a_real_stream_too(tmp_path: Path) -> None:
+    toy = Toy(toy_tokenizer(), Pace(5, 0, 1, jitter=0))
+    with serving(Server(Engine(), [toy], DIALECTS["llama.cpp"])) as upstream:
+        for dialect in DIALECTS:
+            proxied = Server(Engine(), [Upstream(upstream)], DIALECTS[dialect])
+            with serving(proxied) as url:
+                status, events = ask(url, BODY)
+            assert status == 200
+            want, finish = toy.answer(Request(BODY))
+            text = "".join(event["text"] for note in proxied.sends for event in note["events"])
+            assert text == toy_tokenizer().decode(want).rstrip("\ufffd")
+            assert any(f'"finish_reason":"{finish}"' in value for _, value in events)
+        looping = Server(cheats()["letter-a"](), [Upstream(upstream)])
+        with serving(looping) as url:
+            ask(url, BODY)
+        assert {event["text"] for event in looping.sends[0]["events"]} == {" a"}
+
+
+def test_an_upstream_that_dies_is_an_error_in_the_stream() -> None:
+    with serving(Server(Engine(), [Upstream("http://127.0.0.1:9")])) as url:
+        status, events = ask(url, BODY)
+    assert status == 200 and "upstream" in events[0][1]
