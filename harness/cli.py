@@ -19,6 +19,7 @@ from harness.progress import Progress
 
 RUNS = Path("runs")
 PLAIN_PROGRESS_S = 10
+TIERS = ("smoke", "gate", "nightly")
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -94,6 +95,8 @@ def gate(plan: Path | None, run_dir: Path | None, *, resume: bool, dry_run: bool
         click.echo(pipeline.dry_run(resolved or pipeline.stored_plan(run_dir or RUNS)))
         return
     root = run_dir or RUNS / time.strftime("%Y%m%d-%H%M%S")
+    if resolved:
+        pipeline.check(resolved)  # before the directory is made: a refused plan leaves nothing behind
     store = RunStore.open(root) if resume else RunStore.create(root)
     with _progress() as progress:
         verdict = pipeline.gate(resolved or check_files(pipeline.stored_plan(root)), store, progress)
@@ -160,24 +163,27 @@ def profiles() -> None:
 
 
 @profiles.command("list")
+@click.option("--tier", type=click.Choice(TIERS), default="gate", show_default=True)
 @_sentences
-def list_() -> None:
+def list_(tier: str) -> None:
     """Every built-in profile with its purpose."""
-    from traffic_profiles.profile import list_profiles, load_profile
+    from traffic_profiles.describe import catalogue
 
-    names = list_profiles()
-    width = max(map(len, names))
-    for name in names:
-        click.echo(f"{name:<{width}}  {' '.join(load_profile(name).purpose.split())}")
+    rows = catalogue(tier)
+    width = max(len(row["name"]) for row in rows)
+    for row in rows:
+        click.echo(f"{row['name']:<{width}}  {row['purpose']}")
 
 
 @profiles.command()
 @click.argument("name")
-@click.option("--tier", type=click.Choice(["smoke", "gate", "nightly"]), default="gate", show_default=True)
+@click.option("--tier", type=click.Choice(TIERS), default="gate", show_default=True)
 @_sentences
 def show(name: str, tier: str) -> None:
-    """One profile, resolved for a tier."""
-    click.echo(_profile_text(name, tier))
+    """One profile (a name or a file), resolved for a tier."""
+    from traffic_profiles import describe
+
+    click.echo(_profile_sentence(describe.show, name, tier))
 
 
 @profiles.command()
@@ -185,15 +191,17 @@ def show(name: str, tier: str) -> None:
 @_sentences
 def check(file: Path) -> None:
     """Read a profile FILE as a gate would and say what is wrong with it, or that nothing is."""
-    _profile_text(str(file), "gate")
-    click.echo(f"{file} is a good profile.")
+    from traffic_profiles import describe
+
+    for line in _profile_sentence(describe.check, file):
+        click.echo(line)
 
 
-def _profile_text(name: str, tier: str) -> str:
-    from traffic_profiles.profile import ProfileError, describe, load_profile
+def _profile_sentence(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    from traffic_profiles.profile import ProfileError
 
     try:
-        return describe(load_profile(name, tier=tier))
+        return function(*args, **kwargs)
     except ProfileError as error:
         raise UsageError(str(error)) from None
 

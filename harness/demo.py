@@ -16,9 +16,11 @@ from harness.progress import Progress
 from harness.run_store import RunStore
 from harness.verdict import Status, Verdict
 
-PROFILE = {"name": "chat-steady"}  # its smoke tier: concurrency 1 and 4
+# The smoke tier, concurrency 1 and 4. 8 requests a cell, 32 answers an arm: enough documents to judge accuracy.
+PROFILE = {"name": "chat-steady", "request_count": 8}
 MODEL_NAME = "smollm2-135m"
 PAIRS = [2]
+FLOOR_TOKENS = 512
 
 
 @dataclass(frozen=True)
@@ -101,14 +103,14 @@ def candidates(models: DemoModels, port: int) -> tuple[Candidate, ...]:
     return (
         Candidate(
             "honest",
-            "llama.cpp, the reference's own weights, two threads",
-            llama_server(models.gguf["Q4_1"], port, threads=2),
+            "llama.cpp, the reference's own weights",
+            llama_server(models.gguf["Q4_1"], port, threads=1),
             not_failed,
         ),
         Candidate(
             "fast-but-wrong",
-            "llama.cpp, weights re-quantised to Q4_0, two threads",
-            llama_server(models.gguf["Q4_0"], port, threads=2),
+            "llama.cpp, weights re-quantised to Q4_0",
+            llama_server(models.gguf["Q4_0"], port, threads=1),
             failed,
         ),
         Candidate("letter-a", 'answers "a a a a" at once', letter_a, failed),
@@ -125,10 +127,10 @@ def llama_server(gguf: Path, port: int, *, threads: int) -> str:
 
 def explain(outcome: Outcome) -> str:
     """The table of verdicts, a sentence for each, and the path of the report."""
-    lines = [f"{'candidate':<16}{'verdict':<26}first check in the way"]
+    lines = [f"{'candidate':<16}{'verdict':<28}first check in the way"]
     for candidate, verdict in zip(outcome.candidates, outcome.verdicts, strict=True):
         status = verdict.status + (" (PROVISIONAL)" if verdict.mode == "quick" else "")
-        lines.append(f"{candidate.name:<16}{status:<26}{verdict.failed_first[0] if verdict.failed_first else '-'}")
+        lines.append(f"{candidate.name:<16}{status:<28}{verdict.failed_first[0] if verdict.failed_first else '-'}")
     lines.append("")
     for candidate, verdict in zip(outcome.candidates, outcome.verdicts, strict=True):
         lines.append(f"{candidate.name} ({candidate.what}): {verdict.sentence}")
@@ -146,6 +148,7 @@ def _plan(models: DemoModels, baseline: str, ports: list[int], candidate: Candid
         "profiles": [PROFILE],
         "tier": "smoke",
         "pairs": PAIRS,
+        "floor_tokens": FLOOR_TOKENS,
     }
     return check_files(make_plan(data, source="the demo's plan", folder=Path.cwd()))
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import yaml
@@ -16,7 +18,7 @@ from tokenizers import Tokenizer
 
 from harness import environment, processes
 from harness.endpoint import Engines
-from harness.errors import ExitCode, InvalidRun
+from harness.errors import ExitCode, InvalidRun, UsageError
 from harness.judge import check_criteria, judge
 from harness.measurement import Role, Slo, measure_visit
 from harness.plan import Plan, dump_plan, make_plan
@@ -34,10 +36,8 @@ ROLES: tuple[Role, Role] = ("baseline", "candidate")
 
 def gate(plan: Plan, store: RunStore, progress: Progress) -> Verdict:
     """Run a whole gate, or what is left of one, and return its verdict; everything else is in the run directory."""
-    check_aiperf()
     processes.end_orphans()
-    cells = make_cells(plan)
-    check_criteria(plan, cells)
+    cells = check(plan)
     prepare(plan, store)
     verdict = None
     with Engines(plan, store.root / "engines") as engines:
@@ -54,6 +54,20 @@ def gate(plan: Plan, store: RunStore, progress: Progress) -> Verdict:
         raise InvalidRun("The plan asks for no pairs.")
     report(store, progress)
     return verdict
+
+
+def check(plan: Plan) -> tuple[Cell, ...]:
+    """The plan's cells, once everything that can be refused before anything runs or is written has been asked.
+
+    Raises UsageError or InvalidRun with a sentence: profiles, criteria, tokenizer, AIPerf, the `reference` extra.
+    """
+    check_aiperf()
+    cells = make_cells(plan)
+    check_criteria(plan, cells)
+    _read_tokenizer((plan.tokenizer_path or Path()) / "tokenizer.json")
+    if plan.reference and plan.reference.path and not find_spec("torch"):
+        raise InvalidRun("Scoring under a local reference needs torch; run: pip install 'enginegate[reference]'")
+    return cells
 
 
 def prepare(plan: Plan, store: RunStore) -> None:
@@ -115,7 +129,7 @@ def measure(store: RunStore, cells: Sequence[Cell], visit_folder: Path, out: Pat
     record = read_json(visit_folder / "visit.json")
     rows, measured = out / "requests.parquet", out / "measurements.json"
     write_requests(visit_folder / "aiperf", visit_folder.parent / "workload.parquet", _tokenizer(store), rows)
-    slos = {cell.name: Slo(**cell.profile.slo.model_dump()) for cell in cells if cell.profile.slo}
+    slos = {cell.name: _slo(cell.profile.slo) for cell in cells if cell.profile.slo}
     measurement = measure_visit(
         pq.read_table(rows), pair=record["pair"], role=record["role"], slot=record["slot"], slos=slos
     )
@@ -178,6 +192,10 @@ def dry_run(plan: Plan) -> str:
     return "\n".join(lines)
 
 
+def _slo(slo: Any) -> Slo:
+    return Slo(ttft_ms=slo.ttft_ms, tpot_ms=slo.tpot_ms)
+
+
 def _visit(plan: Plan, cells: Sequence[Cell], pair: int, role: Role, slot: int, folder: Path) -> Visit:
     warmup_lines, ordered = plan_pair(cells, read_json(folder / "pair.json"))
     return Visit(plan, role, pair, slot, ordered, warmup_lines, folder / role)
@@ -188,4 +206,11 @@ def _pair_folder(store: RunStore, pair: int) -> Path:
 
 
 def _tokenizer(store: RunStore) -> Tokenizer:
-    return Tokenizer.from_file(str(store.root / "tokenizer.json"))
+    return _read_tokenizer(store.root / "tokenizer.json")
+
+
+def _read_tokenizer(path: Path) -> Tokenizer:
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing narrower
+        raise UsageError(f"tokenizer: {path} is no tokenizer that can be read ({error}).") from None

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from oracles.floor import measure_floor
 
 from harness.errors import InvalidRun
 from harness.measurement import Role
@@ -16,6 +15,7 @@ from harness.plan import Plan
 from harness.progress import Progress
 from harness.run_store import write_json
 from oracles.answers import Visit, keys_with_ids
+from oracles.floor import measure_floor
 from oracles.protocol import check_arm
 from oracles.reference import LocalReference, OracleError, open_reference
 from oracles.result import OracleResult
@@ -91,9 +91,7 @@ def _check_protocol(
             workload,
             role,
             requests["baseline"] if role == "candidate" else requests["candidate"],
-            prompt_tokens=pq.read_table(scored, columns=["pair", "line", "prompt_tokens"])
-            if scored.is_file()
-            else None,
+            prompt_tokens=prompts,
             decode=_decoder(reference) if reference is not None else None,
         )
         write_json(out / role / "protocol.json", result)

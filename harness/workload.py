@@ -12,12 +12,12 @@ from typing import Any
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
-from traffic_profiles.profile import ProfileError, TrafficProfile, load_profile
-from traffic_profiles.requests import RequestSpec, make_requests
 
 from harness.errors import UsageError
 from harness.plan import Plan, ProfileUse
 from harness.run_store import write_bytes, write_json
+from traffic_profiles.profile import ProfileError, TrafficProfile, load_profile
+from traffic_profiles.requests import RequestSpec, make_requests
 
 WARMUP = "warmup"
 

@@ -30,6 +30,7 @@ from oracles.tokens import sha256, token_metrics, write_result
 VERSION = 1
 MAX_TOKENS = 2048
 QUANTILE = 0.999
+CANDIDATES = 8  # of the reference; other numerics choose among them
 Numerics = Literal["precision", "attention", "batch"]
 ALL: tuple[Numerics, ...] = ("precision", "attention", "batch")
 Progress = Callable[[int, int], None]
@@ -77,8 +78,8 @@ def measure_floor(
     if not sample:
         reason = "There is no timed answer to measure the floor on."
         return Floor(write_result(_result("unscored", reason=reason, inputs=inputs), out_dir), None)
-    passes = _Passes(reference, sample, progress, 1 + 2 * len(numerics))
-    own = passes.score(reference, top_k=2)
+    passes = _Passes(reference, sample, progress, 1 + len(numerics))
+    own = passes.score(reference, top_k=CANDIDATES)
     measured, notes = _under_each(passes, numerics, own)
     if not measured:
         return Floor(write_result(_result("unscored", reason="; ".join(notes) + ".", inputs=inputs), out_dir), None)
@@ -134,8 +135,36 @@ def _under_each(
             notes.append(f"the floor under other {name} was not measured: {error}")
             continue
         shift = np.concatenate([np.abs(_gap(a) - _gap(b)) for a, b in zip(own, other, strict=True)])
-        measured[name] = shift, passes.score(passes.reference, choices=[s.top_ids[:, 0] for s in other])
+        choices = [s.top_ids[:, 0] for s in other]
+        measured[name] = shift, _judge_choices(passes, own, choices)
     return measured, notes
+
+
+def _judge_choices(
+    passes: _Passes, own: Sequence[TokenScores], choices: Sequence[npt.NDArray[np.integer[Any]]]
+) -> list[TokenScores]:
+    """What the reference thinks of the tokens that other numerics chose.
+
+    Other numerics choose among the reference's own best, so its top k holds the answer already; only where one choice
+    is not among them is the reference run again.
+    """
+    found = [_among_best(scores, chosen) for scores, chosen in zip(own, choices, strict=True)]
+    if all(scores is not None for scores in found):
+        return [scores for scores in found if scores is not None]
+    return passes.score(passes.reference, choices=choices)
+
+
+def _among_best(scores: TokenScores, chosen: npt.NDArray[np.integer[Any]]) -> TokenScores | None:
+    hits = scores.top_ids == chosen[:, None]
+    if not hits.any(axis=1).all():
+        return None
+    logprobs = scores.top_logprobs[hits]
+    return replace(
+        scores,
+        logprobs=logprobs,
+        ranks=(scores.top_logprobs > logprobs[:, None]).sum(axis=1).astype(scores.ranks.dtype),
+        margins=scores.top_logprobs[:, 0] - logprobs,
+    )
 
 
 def _mean(margins: Values) -> Metric:

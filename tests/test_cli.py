@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner
+from tokenizers import Tokenizer, models
 
 from harness.cli import main
 
@@ -28,14 +29,13 @@ def _invoke(*arguments: str) -> tuple[int, str]:
 def plan(tmp_path: Path) -> dict:
     folder = tmp_path / "model"
     folder.mkdir()
-    for name in ("config.json", "tokenizer.json"):
-        (folder / name).write_text("{}")
+    (folder / "config.json").write_text("{}")
+    Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]")).save(str(folder / "tokenizer.json"))
     return {
         "model": "m",
         "reference": {"path": str(folder)},
         "endpoints": {"baseline": {"url": "http://127.0.0.1:9"}, "candidate": {"url": "http://127.0.0.1:9"}},
         "profiles": ["smoke"],
-        "tier": "smoke",
         "pairs": [2],
     }
 
@@ -76,7 +76,28 @@ def test_help_imports_nothing_heavy() -> None:
 def test_mistakes_in_a_plan_exit_2_and_leave_nothing(tmp_path: Path, plan: dict, changes: dict, sentence: str) -> None:
     code, text = _gate(tmp_path, plan | changes)
     assert code == 2 and sentence in text, text
-    assert not (tmp_path / "run" / "pairs").exists()
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_broken_tokenizer_is_named(tmp_path: Path, plan: dict) -> None:
+    (Path(plan["reference"]["path"]) / "tokenizer.json").write_text("{}")
+    code, text = _gate(tmp_path, plan)
+    assert code == 2 and "tokenizer.json is no tokenizer that can be read" in text
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_missing_or_other_aiperf_is_named(tmp_path: Path, plan: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.traffic.metadata.version", lambda _: "0.12.0")
+    code, text = _gate(tmp_path, plan)
+    assert code == 5 and "AIPerf 0.12.0 is installed" in text and "pip install aiperf==0.13.0" in text
+
+
+def test_a_missing_reference_extra_says_how_to_install_it(
+    tmp_path: Path, plan: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.pipeline.find_spec", lambda _: None)
+    code, text = _gate(tmp_path, plan)
+    assert code == 5 and "enginegate[reference]" in text
 
 
 def test_a_dead_endpoint_is_invalid(tmp_path: Path, plan: dict) -> None:

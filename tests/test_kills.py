@@ -48,7 +48,6 @@ def _plan(folder: Path) -> Path:
             "candidate": {"url": f"http://127.0.0.1:{ports[1]}", "launch": candidates(models, ports[1])[-1].launch},
         },
         "profiles": ["smoke"],
-        "tier": "smoke",
         "pairs": [2],
         "floor_tokens": 64,
     }

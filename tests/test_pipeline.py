@@ -45,7 +45,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "candidate": {"url": f"http://127.0.0.1:{ports[1]}", "launch": letter_a.launch},
         },
         "profiles": ["smoke"],
-        "tier": "smoke",
         "pairs": [2],
         "floor_tokens": 64,
     }
