@@ -1,4 +1,4 @@
-"""Reading AIPerf's raw exports: seconds, MB/s and peak memory, and the ratio to parsing the same bytes with orjson alone.
+"""Reading AIPerf's raw exports: seconds, MB/s, peak memory, and the ratio to parsing the same bytes with orjson alone.
 
     .venv/bin/python benchmarks/raw_export.py [--requests 100000]
 

@@ -9,15 +9,14 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from harness.gate import ROLES, GateInput, decide
-from harness.power import HEADROOM, Noise, measured_noise
+from harness.completeness import whole_pairs
+from harness.gate import GateInput, decide
+from harness.power import HEADROOM, MAX_PAIRS_NEEDED, Noise, chance_to_pass, measured_noise
 from harness.speed import Series, Visits, make_series
 from harness.statistics import (
     ALPHA,
-    MAX_PAIRS_NEEDED,
     Array,
     Look,
-    chance_to_pass,
     hodges_lehmann,
     judge,
     lower_bound,
@@ -60,8 +59,7 @@ def judge_aa(run: GateInput) -> AaResult:
     when the run is incomplete or either side failed requests.
     """
     verdict = decide(run, power_draws=0)
-    visits: Visits = {(visit.pair, visit.role): visit for visit in run.visits}
-    pairs = sorted({pair for pair, _ in visits if all((pair, role) in visits for role in ROLES)})
+    visits, pairs = whole_pairs(run.visits)
     broken = [
         check for check in verdict.checks
         if check.family in {Family.VALIDITY, Family.HONESTY} and check.status is not Status.PASS

@@ -14,8 +14,10 @@ from typing import Literal
 import numpy as np
 
 from harness.accuracy import Divergence, Judged, TaskScores, judge_divergence, judge_tasks
+from harness.completeness import ROLES, blocked_by, broken_baseline, cached_shares, check_complete, whole_pairs
 from harness.contracts import contract_checks, contract_notes
-from harness.criteria import CellScope, Criterion
+from harness.criteria import CellScope
+from harness.criterion import Criterion
 from harness.hints import with_hint
 from harness.measurement import Role, VisitMeasurement
 from harness.power import futile, run_power
@@ -34,7 +36,6 @@ from harness.statistics import EXACT_PAIRS, Look, look_at
 from harness.verdict import Check, Cost, Family, Power, Status, Verdict
 from oracles.result import OracleResult
 
-ROLES: tuple[Role, Role] = ("baseline", "candidate")
 ACCURACY = ("token_margin", "kld", "tasks")
 STATUS_ORDER = (Status.FAIL, Status.INVALID, Status.INCONCLUSIVE, Status.PASS)
 FAMILY_ORDER = (Family.VALIDITY, Family.HONESTY, Family.ACCURACY, Family.SPEED)
@@ -84,99 +85,24 @@ class GateInput:
 
 def decide(run: GateInput, *, power_draws: int = 2000) -> Verdict:
     """Judge a run. `power_draws` simulated runs give the power; 0 leaves it unknown."""
-    visits: Visits = {(visit.pair, visit.role): visit for visit in run.visits}
-    pairs = sorted({pair for pair, _ in visits if all((pair, role) in visits for role in ROLES)})
+    visits, pairs = whole_pairs(run.visits)
     look = look_at(len(pairs), run.pairs[0], run.pairs[-1])
 
-    complete, incomplete = _complete(run, visits, pairs)
+    complete, incomplete = check_complete(run.criteria, run.cells, run.visits, run.pairs)
     served = served_checks(run.cells, visits, pairs)
     contracts = contract_checks(run.oracles, run.required_oracles)
     evidence = (complete, *run.validity, *served, *contracts)
-    blocked = _blocked(evidence) | incomplete
+    blocked = blocked_by(evidence) | incomplete
 
     series, missing = _line_up(run, visits, pairs, blocked)
     speed = judge_series(series, pairs, look)
-    accuracy, documents = _accuracy(run, look, len(pairs), _broken_baseline(contracts))
+    accuracy, documents = _accuracy(run, look, len(pairs), broken_baseline(contracts))
     power = run_power(series, speed, run.pairs, document_pairs=documents, draws=power_draws)
     unordered = (*evidence, *accuracy, *speed, *(unjudged_check(one) for one in missing))
-    cached = _cached_shares(run.cells, visits, pairs)
+    cached = cached_shares(run.cells, visits, pairs)
     checks = tuple(sorted((with_hint(check, unordered, cached) for check in unordered), key=_order))
     mode: Literal["full", "quick"] = "full" if run.mode == "full" and len(pairs) >= EXACT_PAIRS else "quick"
     return _verdict(run, checks, power, mode)
-
-
-# --- what the run consists of --------------------------------------------------------------------------------------
-
-
-def _complete(run: GateInput, visits: Visits, pairs: Sequence[int]) -> tuple[Check, dict[str | None, str]]:
-    """The check that everything planned is there, and what is blocked where it is not."""
-    problems: dict[str | None, str] = {}
-    if not run.criteria:
-        problems["(criteria)"] = "The run has no criterion to be judged by."
-    if len(visits) != len(run.visits):
-        problems[None] = "One visit is there twice."
-    elif len(visits) != 2 * len(pairs):
-        problems["(a visit)"] = "A pair has only one of its two visits."
-    if not run.pairs[0] <= len(pairs) <= run.pairs[-1]:
-        planned = " to ".join(str(n) for n in dict.fromkeys(run.pairs))
-        problems[None] = f"The run has {len(pairs)} whole pairs; the plan asks for {planned}."
-    for scope in run.cells:
-        for pair in pairs:
-            problem = next(filter(None, (_cell_problem(scope, visits[pair, role]) for role in ROLES)), None)
-            if problem:
-                problems.setdefault(scope.cell, problem)
-    unplanned = {cell for _, cell in run.criteria} - {None, *(scope.cell for scope in run.cells)}
-    problems |= {cell: f"{cell} has a criterion but is not a cell of the plan." for cell in unplanned}
-    reasons = list(dict.fromkeys(problems[where] for where in sorted(problems, key=lambda where: where or "")))
-    check = Check(
-        check="complete",
-        family=Family.VALIDITY,
-        status=Status.INVALID if reasons else Status.PASS,
-        criterion="every planned pair, cell and request is there",
-        metric="complete",
-        n=len(pairs),
-        reason=f"{reasons[0]}" + (f" ({len(reasons)} problems in all.)" if len(reasons) > 1 else "")
-        if reasons
-        else f"{len(pairs)} pairs, each with {len(run.cells)} cells in both arms.",
-    )
-    return check, problems
-
-
-def _cell_problem(scope: CellScope, visit: VisitMeasurement) -> str | None:
-    where = f"{scope.cell} of pair {visit.pair}, {visit.role},"
-    measured = visit.cells.get(scope.cell)
-    if measured is None:
-        return f"{where} was not measured."
-    if measured.asked != scope.requests:
-        return f"{where} asked {measured.asked} requests and the plan {scope.requests}."
-    if measured.served + sum(measured.failures.values()) != measured.asked:
-        return f"{where} has served and failed requests that do not add up to {measured.asked}."
-    return None
-
-
-def _blocked(evidence: Sequence[Check]) -> dict[str | None, str]:
-    """cell (None: all) -> why no speed can be judged there."""
-    invalid = [check for check in evidence if check.status is Status.INVALID and check.check != "complete"]
-    return {check.cell: f"Not judged, because {check.check} is INVALID: {check.reason}" for check in reversed(invalid)}
-
-
-def _broken_baseline(contracts: Sequence[Check]) -> str | None:
-    broken = [check for check in contracts if check.status is Status.INVALID and check.check.startswith("baseline.")]
-    return f"Not judged, because {broken[0].check} is INVALID: {broken[0].reason}" if broken else None
-
-
-def _cached_shares(cells: Sequence[CellScope], visits: Visits, pairs: Sequence[int]) -> dict[str, tuple[float, float]]:
-    shares = {}
-    for scope in cells:
-        arms = []
-        for role in ROLES:
-            found = [visits[pair, role].cells.get(scope.cell) for pair in pairs]
-            values = [m.signals.get("cached_prompt_share") for m in found if m is not None]
-            known = [value for value in values if value is not None]
-            arms.append(float(np.mean(known)) if known else None)
-        if arms[0] is not None and arms[1] is not None:
-            shares[scope.cell] = (arms[0], arms[1])
-    return shares
 
 
 # --- the two halves ------------------------------------------------------------------------------------------------

@@ -89,7 +89,7 @@ def _throughput(check: Check, checks: Sequence[Check]) -> str:
         other = f" (ttft.p50 {ttft:.2f}x)" if ttft is not None else ""
         return (
             f"Scheduler or admission: tokens flow at {tpot:.2f}x (tpot.p50) but {check.metric} is "
-            f"{check.observed:.2f}x in {check.cell}{other}: the engine runs fewer requests at once, or starts them later."
+            f"{check.observed:.2f}x in {check.cell}{other}: it runs fewer requests at once, or starts them later."
         )
     return f"Decode: {_across(_by_load(check, checks))} for {check.metric}; {_medians(check)}."
 

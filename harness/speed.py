@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.criteria import LATENCIES, CellScope, Criterion
+from harness.criteria import CellScope
+from harness.criterion import LATENCIES, Criterion
 from harness.measurement import CellMeasurement, Role, VisitMeasurement
 from harness.statistics import Array, Decisions, Look, judge
 from harness.verdict import Check, Family, Status

@@ -1,4 +1,4 @@
-"""Intervals, tests and power for pairs of visits. Pure functions of arrays: no I/O, no clock, no global random state.
+"""Intervals and tests for pairs of visits. Pure functions of arrays: no I/O, no clock, no global random state.
 
 A replicate is a *pair* (one baseline visit and one candidate visit on the same requests); requests inside a visit
 share batches, clocks and caches and are not replicates. All arithmetic is on logarithms of ratios. Throughout, `d` is
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from math import comb, log
+from math import comb
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,6 @@ Array = npt.NDArray[np.float64]
 
 ALPHA = 0.05
 EXACT_PAIRS = 5  # below, no set of signs is rarer than 5 %: 2**-4 > 0.05
-MAX_PAIRS_NEEDED = 200  # beyond, "how many pairs" is no longer advice
 
 
 # --- one sample of log ratios -------------------------------------------------------------------------------------
@@ -229,111 +228,6 @@ def document_sums(documents: Array, group: npt.NDArray[np.int64], *, resamples: 
     return out
 
 
-# --- planning ------------------------------------------------------------------------------------------------------
-
-
-def moderated_sd(sd: Array, pairs: int) -> Array:
-    """Standard deviations shrunk towards their common value (Smyth 2004, moment estimate of the prior's weight).
-
-    Six pairs tell a cell's noise to +-30 %; the other cells of the same machine know the rest. Used for planning
-    only, never for a verdict.
-    """
-    positive = np.maximum(sd, 1e-6)
-    if len(sd) < 2 or pairs < 3:
-        return positive
-    df = pairs - 1
-    z = 2 * np.log(positive)
-    spread = float(np.var(z, ddof=1)) - float(_trigamma(df / 2))
-    pooled = float(np.mean(positive**2))
-    if spread <= 0:
-        return np.full(len(sd), np.sqrt(pooled))
-    prior_df = 2 / spread  # trigamma(x) is about 1/x
-    return np.asarray(np.sqrt((prior_df * pooled + df * positive**2) / (prior_df + df)))
-
-
-def _trigamma(x: float) -> float:
-    return float(1 / x + 1 / (2 * x**2) + 1 / (6 * x**3))
-
-
-def mean_correlation(d: Array) -> float:
-    """Mean correlation between cells over pairs, clipped to [0, 0.99]; 0 with fewer than three pairs or two cells."""
-    cells, pairs = d.shape
-    centred = d - d.mean(axis=1, keepdims=True)
-    norm = np.sqrt((centred**2).sum(axis=1))
-    if cells < 2 or pairs < 3 or np.any(norm == 0):
-        return 0.0
-    unit = centred / norm[:, None]
-    total = float((unit.sum(axis=0) ** 2).sum())
-    r = (total - cells) / (cells * (cells - 1))
-    return float(np.clip(r * (1 + (1 - r * r) / (2 * max(pairs - 2, 1))), 0, 0.99))
-
-
-def chance_to_pass(
-    margin: Array, sd: Array, correlation: float, looks: tuple[Look, ...], *, draws: int = 2000, seed: int = 0
-) -> float:
-    """Chance that an engine passes every cell, by simulation with one common factor between cells.
-
-    Args:
-        margin: [cells] log(true speed-up / bar).
-        sd: [cells] standard deviation of the log ratio between pairs.
-        correlation: between cells, over pairs.
-        looks: at which it is judged, in order; a PASS at any of them counts.
-        draws: simulated runs (the answer's own standard error is below 0.5 / sqrt(draws)).
-        seed: of the private generator.
-    """
-    rng = np.random.default_rng(seed)
-    pairs = looks[-1].pairs
-    passed = np.zeros(draws, dtype=bool)
-    block = max(1, 4_000_000 // max(1, len(sd) * pairs))
-    for start in range(0, draws, block):
-        rows = min(block, draws - start)
-        common = rng.standard_normal((rows, 1, pairs))
-        own = rng.standard_normal((rows, len(sd), pairs))
-        noise = np.sqrt(correlation) * common + np.sqrt(1 - correlation) * own
-        d = margin[:, None] + sd[:, None] * noise
-        for look in looks:
-            passed[start : start + rows] |= _all_pass(d[..., : look.pairs], look.alpha)
-    return float(passed.mean())
-
-
-def _all_pass(d: Array, alpha: float) -> npt.NDArray[np.bool_]:
-    """Whether every cell's lower bound clears zero: the signed-rank test itself, which spares the Walsh averages."""
-    n = d.shape[-1]
-    if n < EXACT_PAIRS:
-        return np.asarray((t_lower(d, alpha) >= 0).all(axis=-1))
-    k = signed_rank_k(n, alpha)
-    if not k:
-        return np.zeros(d.shape[0], dtype=bool)
-    ranks = np.argsort(np.argsort(np.abs(d), axis=-1), axis=-1) + 1
-    against = (ranks * (d < 0)).sum(axis=-1)
-    return np.asarray((against < k).all(axis=-1))
-
-
-def pairs_needed(margin: float, sd: float, alpha: float = ALPHA, power: float = 0.9) -> int | None:
-    """Pairs with which a cell at this margin over (or under) its bar would be decided; None beyond 200.
-
-    Args:
-        margin: log(speed-up / bar), of either sign.
-        sd: standard deviation of the log ratio between pairs.
-        alpha: one-sided error of the look that decides.
-        power: chance to decide it.
-    """
-    if margin == 0 or not np.isfinite(margin) or not np.isfinite(sd):
-        return None
-    n = np.arange(EXACT_PAIRS, MAX_PAIRS_NEEDED + 1)
-    # 3/pi: the signed-rank test's efficiency against t under normal noise
-    shift = abs(margin) / max(sd, 1e-9) * np.sqrt(n * 3 / np.pi)
-    smallest = next(k for k in n if signed_rank_k(int(k), alpha))
-    enough = n[(shift >= _t_quantiles(alpha) + stats.norm.ppf(power)) & (n >= smallest)]
-    return int(enough[0]) if len(enough) else None
-
-
-@cache
-def _t_quantiles(alpha: float) -> Array:
-    n = np.arange(EXACT_PAIRS, MAX_PAIRS_NEEDED + 1)
-    return np.asarray(stats.t.ppf(1 - alpha, n - 1))
-
-
 # --- paired proportions ---------------------------------------------------------------------------------------------
 
 
@@ -367,8 +261,3 @@ def tango_lower(gained: int, lost: int, n: int, alpha: float = ALPHA) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if score(middle) > z else (low, middle)
     return (low + high) / 2
-
-
-def log_ratio(value: float, reference: float) -> float:
-    """log(value / reference), both positive."""
-    return log(value) - log(reference)

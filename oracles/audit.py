@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -41,10 +41,7 @@ SAME_START = 48  # characters in which two greedy answers of one engine agree, n
 
 @dataclass(frozen=True)
 class AuditRequest:
-    """One request to insert after load request number `after` (from 0). Fields are workload.parquet's.
-
-    `extra`: body fields to add; a value of None removes one that the plan sends with every request.
-    """
+    """One request to insert after load request number `after` (from 0). Fields are workload.parquet's."""
 
     after: int
     item: str
@@ -54,7 +51,6 @@ class AuditRequest:
     temperature: float
     max_tokens: int
     stop: tuple[str, ...] = ()
-    extra: Mapping[str, Any] = field(default_factory=dict)
     fixed_length: bool = False
 
 
@@ -64,13 +60,15 @@ def plan_audit(
     share: float = SHARE,
     *,
     families: Sequence[str] = FAMILIES[:4],
-    needle_characters: int = 4000,
+    needle_characters: int | None = None,
 ) -> list[AuditRequest]:
     """At most `share` of the load as audit requests, in send order.
 
     load: the rows of one cell of workload.parquet in send order. families: leave `logprob-twins` out where the
-    endpoint refuses logprobs. needle_characters: length of the text a needle hides in.
+    endpoint refuses logprobs. needle_characters: length of the text a needle hides in; by default that of the longest
+    load request, so that it costs and looks like one.
     """
+    length = needle_characters or max((len(_last(row)) for row in load), default=0)
     rng = random.Random(f"audit/{seed}")
     budget = int(share * len(load))
     order = list(families)
@@ -84,8 +82,13 @@ def plan_audit(
         turn += 1
         if COST[family] <= budget - len(made):
             base = bases.pop()
-            made += _MAKE[family](rng, base, load, needle_characters)
+            made += _MAKE[family](rng, base, load, length)
     return sorted(made, key=lambda request: request.after)
+
+
+def body_fields(item: str) -> dict[str, Any]:
+    """What the body of this audit request carries beyond its workload row; {} for load and most audits."""
+    return {"logprobs": True} if item.startswith("audit/logprob-twins/") else {}
 
 
 def judge_audit(
@@ -129,8 +132,7 @@ def _repeat(rng: random.Random, base: int, load: Sequence[Mapping[str, Any]], _:
 
 
 def _twin(rng: random.Random, base: int, load: Sequence[Mapping[str, Any]], _: int) -> list[AuditRequest]:
-    item = f"audit/logprob-twins/{load[base]['item']}"
-    return [_copy(load[base], _later(rng, base, load), item, extra={"logprobs": True})]
+    return [_copy(load[base], _later(rng, base, load), f"audit/logprob-twins/{load[base]['item']}")]
 
 
 def _seeds(rng: random.Random, base: int, load: Sequence[Mapping[str, Any]], _: int) -> list[AuditRequest]:
@@ -157,9 +159,11 @@ def _needle(rng: random.Random, base: int, load: Sequence[Mapping[str, Any]], le
     """Words of other load requests around one fact, at one of five depths, and a question about it."""
     place, code, depth = rng.choice(PLACES), rng.randrange(10000, 99999), rng.choice(DEPTHS)
     hay: list[str] = []
-    while sum(map(len, hay)) < length:
+    while sum(map(len, hay)) < max(length, 1):
         hay += _last(load[rng.randrange(len(load))]).split(". ") or ["Nothing"]
-    hay.insert(int(depth * len(hay)), f"The code of the {place} is {code}")
+    ends = np.cumsum([len(sentence) for sentence in hay])
+    hay, ends = hay[: int((ends < length).sum()) + 1], ends[: int((ends < length).sum()) + 1]
+    hay.insert(int(np.searchsorted(ends, depth * ends[-1])), f"The code of the {place} is {code}")
     text = ". ".join(hay) + f".\n\nWhat is the code of the {place}?"
     item = f"audit/needles/{load[base]['item']}/{code}/{depth}"
     return [_copy(load[base], rng.randrange(len(load)), item, messages=_asking(load[base], text), temperature=0.0)]

@@ -23,7 +23,8 @@ Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
 Progress = Callable[[int, int], None]
 
-LOGIT_BYTES_CPU = 24 << 20
+# Rows of logits made at once (the product likes many) and reduced at once (a CPU's caches like few).
+LOGIT_BYTES_CPU, REDUCE_BYTES_CPU = 32 << 20, 4 << 20
 LOGIT_BYTES_GPU = 1 << 29
 BATCH_TOKENS_CPU = 2048
 BATCH_TOKENS_GPU = 16384
@@ -115,24 +116,41 @@ def score_batches(
     """
     for request in requests:
         _check(reference, request)
-    limit = batch_tokens or _batch_tokens(reference)
     total, done = sum(map(len, requests)), 0
-    queue = sorted(range(len(requests)), key=lambda i: -len(requests[i]))
+    queue = batches(reference, requests, batch_tokens)
     while queue:
-        size = _fitting([len(requests[i]) for i in queue[: limit + 1]], limit)
-        batch, rest = queue[:size], queue[size:]
+        batch = queue.pop(0)
         scores = _within_memory(reference, [requests[i] for i in batch], top_k)
         if scores is None:
-            if size == 1:
-                raise MemoryError(f"one sequence of {len(requests[batch[0]])} tokens does not fit into memory")
-            limit = max(1, size // 2) * len(requests[batch[0]])
-            reference.notes.append(f"memory ran out: scoring went on with batches of {limit} tokens")
+            queue = _halved([batch, *queue])
+            reference.notes.append(f"memory ran out: scoring went on with {len(queue[0])} sequences at once")
             continue
         yield from zip(batch, scores, strict=True)
-        queue = rest
         done += sum(len(requests[i]) for i in batch)
         if progress:
             progress(done, total)
+
+
+def batches(
+    reference: LocalReference, requests: Sequence[ScoreRequest], batch_tokens: int | None = None
+) -> list[list[int]]:
+    """Indices of requests of like length, longest first, each list within `batch_tokens` with its padding."""
+    limit = batch_tokens or (BATCH_TOKENS_CPU if reference.model.device.type == "cpu" else BATCH_TOKENS_GPU)
+    order = sorted(range(len(requests)), key=lambda i: -len(requests[i]))
+    made: list[list[int]] = []
+    while order:
+        size = max(1, limit // len(requests[order[0]]))
+        made.append(order[:size])
+        order = order[size:]
+    return made
+
+
+def _halved(queue: list[list[int]]) -> list[list[int]]:
+    """Every batch in two. MemoryError when the first is a single sequence."""
+    if len(queue[0]) == 1:
+        raise MemoryError("one sequence alone does not fit into memory")
+    halves = [half for batch in queue for half in (batch[: (len(batch) + 1) // 2], batch[(len(batch) + 1) // 2 :])]
+    return [half for half in halves if half]
 
 
 def _check(reference: LocalReference, request: ScoreRequest) -> None:
@@ -147,15 +165,6 @@ def _check(reference: LocalReference, request: ScoreRequest) -> None:
             raise ValueError(f"token id {part.max()} or {part.min()} is outside 0..{reference.vocab_size - 1}")
     if len(ids) > reference.context_length:
         raise ValueError(f"{len(ids)} tokens are more than the reference's context of {reference.context_length}")
-
-
-def _batch_tokens(reference: LocalReference) -> int:
-    return BATCH_TOKENS_CPU if reference.model.device.type == "cpu" else BATCH_TOKENS_GPU
-
-
-def _fitting(lengths: Sequence[int], limit: int) -> int:
-    """How many of the lengths, longest first, fit into `limit` tokens with their padding; at least one."""
-    return max(1, min(len(lengths), limit // lengths[0]))
 
 
 def _within_memory(reference: LocalReference, batch: Sequence[ScoreRequest], top_k: int) -> list[TokenScores] | None:
@@ -203,21 +212,21 @@ def _reduce_rows(
     import torch
 
     weight = reference.model.get_output_embeddings().weight
-    hidden, targets = hidden.to(weight.device), targets.to(weight.device)
+    hidden, targets, barred = (t.to(weight.device) for t in (hidden, targets, barred))
     on_gpu = weight.device.type == "cuda"
-    rows = max(1, (LOGIT_BYTES_GPU if on_gpu else LOGIT_BYTES_CPU) // (weight.shape[0] * (2 if on_gpu else 8)))
-    rows = min(rows, len(hidden))
-    scratch = None if on_gpu else Scratch(rows, weight.shape[0], weight.device)
+    vocab = weight.shape[0]
+    rows = max(1, (LOGIT_BYTES_GPU if on_gpu else LOGIT_BYTES_CPU) // (vocab * weight.element_size()))
+    scratch = None if on_gpu else Scratch(min(rows, REDUCE_BYTES_CPU // (8 * vocab) + 1), vocab, weight.device)
     ends = torch.tensor(sorted(reference.end_token_ids), device=weight.device)
     done: list[tuple[Any, ...]] = []
-    for first in range(0, len(hidden), rows):
-        part = slice(first, first + rows)
-        logits = _logits(reference.model, hidden[part])
-        _bar(logits, targets[part], barred[part].to(weight.device), ends)
+    for part, wanted, bars in zip(hidden.split(rows), targets.split(rows), barred.split(rows), strict=True):
+        logits = _logits(reference.model, part)
+        _bar(logits, wanted, bars, ends)
         if scratch is None:
-            done.append(fused_statistics(logits, targets[part], top_k))
+            done.append(fused_statistics(logits, wanted, top_k))
         else:
-            done.append(row_statistics(logits, targets[part], top_k, scratch))
+            pieces = zip(logits.split(scratch.rows), wanted.split(scratch.rows), strict=True)
+            done.extend(row_statistics(piece, tokens, top_k, scratch) for piece, tokens in pieces)
     return [
         torch.cat(column).cpu().numpy().astype(np.int32 if name in {1, 5} else np.float32)
         for name, column in enumerate(zip(*done, strict=True))

@@ -19,7 +19,7 @@ _SLICE = 16  # rows whose rank is counted at once
 
 @dataclass
 class Scratch:
-    """Reused buffers for `rows` x `vocab` logits: fresh ones cost page faults. Eight bytes a logit."""
+    """Reused buffers for `rows` x `vocab` logits: small enough for the cache, and fresh ones would cost page faults."""
 
     rows: int
     vocab: int

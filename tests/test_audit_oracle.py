@@ -52,7 +52,13 @@ def test_a_needle_is_in_its_own_text_and_not_in_the_question() -> None:
     for audit in plan_audit(2, LOAD, 0.3, families=("needles",)):
         code, depth = audit.item.split("/")[-2:]
         text = orjson.loads(audit.messages)[-1]["content"]
-        assert text.count(code) == 1 and abs(text.index(code) / len(text) - float(depth)) < 0.12
+        assert text.count(code) == 1 and abs(text.index(code) / len(text) - float(depth)) < 0.15
+
+
+def test_a_needle_looks_like_the_longest_load_request() -> None:
+    longest = max(len(row["messages"]) for row in LOAD)
+    sizes = [len(a.messages) for a in plan_audit(2, LOAD, 0.3, families=("needles",))]
+    assert sizes and max(sizes) < 1.6 * longest and min(sizes) > 0.9 * longest
 
 
 def test_minimal_pairs_differ_in_one_character() -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 
@@ -85,8 +86,10 @@ def test_both_arms_were_sent_the_same_bytes(run: Path) -> None:
 
 
 def test_nothing_is_left_running(run: Path) -> None:
-    launched = subprocess.run(["pgrep", "-fc", "demo_engines"], capture_output=True, text=True, check=False)
-    assert launched.stdout.strip() == "0"
+    endpoints = yaml.safe_load((run / "plan.yaml").read_text())["endpoints"]
+    ports = [endpoint["url"].rpartition(":")[2] for endpoint in endpoints.values()]
+    commands = [" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])]
+    assert [c for c in commands if any(f"--port {port} " in c + " " for port in ports) or str(run) in c] == []
 
 
 def test_recheck_agrees_and_names_the_file_with_one_flipped_bit(run: Path, tmp_path: Path) -> None:

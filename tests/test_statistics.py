@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import stats
 
+from harness.power import chance_to_pass, mean_correlation, moderated_sd, pairs_needed
 from harness.statistics import (
     attained_level,
     block_bootstrap,
-    chance_to_pass,
     document_sums,
     exact_lower,
     hodges_lehmann,
@@ -19,10 +19,7 @@ from harness.statistics import (
     look_at,
     lower_bound,
     mcnemar_mid_p,
-    mean_correlation,
     minimum_requests,
-    moderated_sd,
-    pairs_needed,
     quantile_bounds,
     signed_rank_k,
     t_lower,

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
+import tempfile
+from functools import cache
 from pathlib import Path
+
+from oracles.reference import LocalReference, open_reference
 
 TEXT = """
 The engine answers a question, the judge reads the answer, and the clock was running all the while. A fast answer that
@@ -66,3 +72,20 @@ def write_tiny_model(folder: Path, *, seed: int = 0, vocab_size: int = 512) -> P
     )
     LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
     return folder
+
+
+@cache
+def tiny_folder() -> Path:
+    """One tiny model folder for the whole test process."""
+    folder = Path(tempfile.mkdtemp(prefix="tiny-model-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return write_tiny_model(folder)
+
+
+@cache
+def tiny_reference(dtype: str = "float32") -> LocalReference:
+    """The tiny model opened on one CPU thread."""
+    import torch
+
+    torch.set_num_threads(1)
+    return open_reference(tiny_folder(), device="cpu", dtype=dtype)

@@ -72,7 +72,7 @@ class TrafficProfile(Strict):
     turns: Turns | None = None
     prefix_prompts: PrefixPrompts | None = None
     cache_bust: Literal["none", "first_turn_prefix"] = Field(
-        default="none",
+        default="first_turn_prefix",
         description="first_turn_prefix: every prompt opens with words of its own, so no prefix is ever shared",
     )
     sampling: Sampling = Sampling()

@@ -71,13 +71,14 @@ def make_requests(
 
 
 class _Writer:
-    """The requests of one profile from one seed: each is drawn from (seed, profile, index) alone."""
+    """The requests of one profile from one seed, each drawn from (seed, profile, index)."""
 
     def __init__(self, profile: TrafficProfile, seed: int, size: Count) -> None:
         self.profile = profile
         self.seed = seed
         self.size = size
         self._shared: dict[tuple[str, int], str] = {}
+        self._written: set[str] = set()
 
     def single(self, index: int) -> RequestSpec:
         profile = self.profile
@@ -131,17 +132,22 @@ class _Writer:
         Strata that cannot be so short give way to one of the others. Where even the barest text is longer than the
         target, the shortest is sent as it is: nothing is cut.
         """
-        tried: list[tuple[int, str, list[Message]]] = []
+        best: tuple[int, str, list[Message]] | None = None
         for stratum in self._strata(text, index):
             for _ in range(ATTEMPTS):
                 missed, messages = self._compose(stratum, target, draw, turns)
-                if missed <= target * CLOSE:
-                    return stratum, messages
-                tried.append((missed, stratum, messages))
-            if min(missed for missed, _, _ in tried) <= target * FAR:
+                if messages[0]["content"] not in self._written and (best is None or missed < best[0]):
+                    best = missed, stratum, messages
+                if best and best[0] <= target * CLOSE:
+                    break
+            if best and best[0] <= target * FAR:
                 break
-        _, stratum, messages = min(tried, key=lambda one: one[0])
-        return stratum, messages
+        if best is None:
+            raise ProfileError(
+                f"{self.profile.name}: text {text} has no further prompts of {target} tokens; raise isl."
+            )
+        self._written.add(best[2][0]["content"])
+        return best[1], best[2]
 
     def _compose(self, stratum: str, target: int, draw: Draw, turns: int) -> tuple[int, list[Message]]:
         ask = STRATA[stratum](draw)

@@ -31,7 +31,7 @@ def not_gateable(profile: TrafficProfile) -> dict[str, str]:
     if profile.stop == "natural":
         for percentile in PERCENTILES:
             reasons[f"request_latency.{percentile}"] = (
-                "answers end where the engine ends them, so a shorter answer would win; the fixed twin gates it"
+                "answers end where the engine ends them, so a shorter one would win; a fixed twin can gate it"
             )
     if profile.osl.longest < 2:
         for percentile in PERCENTILES:

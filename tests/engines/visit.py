@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from tokenizers import Tokenizer
 
 from harness.raw_export import write_requests
+from oracles.audit import body_fields
 from tests.engines.dialects import Dialect
 from tests.engines.prompts import SCHEMA as WORKLOAD_SCHEMA
 from tests.engines.server import answer_stream
@@ -66,8 +67,7 @@ def body_of(row: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
         body["stop"] = row["stop"]
     if row["fixed_length"]:
         body |= {"ignore_eos": True, "min_tokens": row["max_tokens"]}
-    body |= {"stream": True, "stream_options": {"include_usage": True}, **extra, **row.get("extra", {})}
-    return {name: value for name, value in body.items() if value is not None}
+    return body | {"stream": True, "stream_options": {"include_usage": True}, **extra, **body_fields(row["item"])}
 
 
 async def _drive(

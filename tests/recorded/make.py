@@ -24,7 +24,10 @@ import yaml
 from aiohttp import web
 
 HERE = Path(__file__).parent
-WAYS = "good http_500 good error_event truncated empty good no_usage reset named_error hang no_object good".split()
+WAYS = [
+    *("good", "http_500", "good", "error_event", "truncated", "empty", "good"),
+    *("no_usage", "reset", "named_error", "hang", "no_object", "good"),
+]
 WORDS = [" one", " two", " three", " four", " five", " six", " seven", " eight"]
 
 

@@ -28,6 +28,7 @@ def told(grammar: str, draw: Draw) -> Ask:
         units=scene.details(draw),
         joiner=scene.grammar.joiner,
         frame=scene.grammar.joiner,
+        least=1,
         replies=_replies(scene, draw),
         follow_ups=(scene.say(other, draw) for other in others),
     )

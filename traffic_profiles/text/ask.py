@@ -31,7 +31,8 @@ class Ask:
     """`frame` stands between opening, material and closing; `joiner` between two units of material.
 
     `needle` is a sentence that must stand inside the material, at `depth` of it (0 = first, 1 = last): the one
-    that the closing asks for. `replies` and `follow_ups`, where there are any, continue the conversation.
+    that the closing asks for. At least `least` units are always there. `replies` and `follow_ups`, where there
+    are any, continue the conversation.
     """
 
     opening: str
@@ -41,6 +42,7 @@ class Ask:
     frame: str = " "
     needle: str = ""
     depth: float = 0.5
+    least: int = 0
     replies: Iterator[str] = field(default_factory=lambda: iter(()))
     follow_ups: Iterator[str] = field(default_factory=lambda: iter(()))
 
@@ -59,9 +61,9 @@ def estimate_tokens(text: str) -> int:
 
 def fit(ask: Ask, target: int, count: Count) -> str:
     """The prompt with as much material as brings it near `target` tokens; no unit is ever cut."""
-    units: list[str] = []
+    units = list(islice(ask.units, ask.least))
     spare: list[str] = []
-    gap = target - count(ask.text([]))
+    gap = target - count(ask.text(units))
     while gap > 0 and (unit := next(ask.units, None)) is not None:
         size = count(ask.joiner + unit)
         if size >= gap:
@@ -82,7 +84,7 @@ def _settle(ask: Ask, units: list[str], spare: list[str], target: int, count: Co
         gap = target - count(ask.text(units))
         if abs(gap) <= target * CLOSE:
             break
-        if gap < 0 and units:
+        if gap < 0 and len(units) > ask.least:
             spare.append(units.pop())
             gap = target - count(ask.text(units))
         if not spare:

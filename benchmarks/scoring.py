@@ -1,0 +1,97 @@
+"""Speed and memory of scoring against F on this machine's CPU: SmolLM2-135M, 8 x 512 tokens, top 20.
+
+F is the same forward passes, the lm_head product in bf16 included, its logits thrown away chunk by chunk. Both are timed
+in turn, round after round, and the ratio is the median over rounds, so that a busy machine hurts both alike. Memory is
+the peak resident size over F's, at 512 and at 4,096 tokens a sequence.
+
+    python benchmarks/scoring.py [MODEL_FOLDER] [--rounds 5] [--threads 2]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from oracles.reference import LocalReference, open_reference
+from oracles.scoring import ScoreRequest, batches, score
+
+TOP_K = 20
+ROWS = 256
+
+
+def requests(reference: LocalReference, count: int, length: int) -> list[ScoreRequest]:
+    """Random tokens: one of prompt, the rest scored."""
+    ids = torch.randint(0, reference.vocab_size, (count, length), generator=torch.Generator().manual_seed(0)).tolist()
+    return [ScoreRequest(row[:1], row[1:]) for row in ids]
+
+
+def forward(reference: LocalReference, work: list[ScoreRequest]) -> None:
+    """F, over the batches that scoring makes."""
+    model = reference.model
+    weight = model.get_output_embeddings().weight.t()
+    with torch.inference_mode():
+        for batch in batches(reference, work):
+            ids = torch.tensor([[*work[i].prompt, *work[i].output] for i in batch])
+            hidden = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state[:, :-1].flatten(0, 1)
+            for rows in hidden.split(ROWS):
+                torch.mm(rows, weight)
+
+
+def seconds(task: Callable[[], object], clock: Callable[[], float]) -> float:
+    began = clock()
+    task()
+    return clock() - began
+
+
+def peak_mb(task: Callable[[], object]) -> float:
+    """Peak resident memory while the task runs."""
+    Path("/proc/self/clear_refs").write_text("5")
+    task()
+    line = next(x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", nargs="?", type=Path)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--cpu-time", action="store_true", help="CPU seconds for a machine that others use too")
+    asked = parser.parse_args()
+    torch.set_num_threads(asked.threads)
+    reference = open_reference(asked.model or _demo_model(), device="cpu")
+    work = requests(reference, 8, 512)
+    tokens = sum(map(len, work))
+    clock = time.process_time if asked.cpu_time else time.perf_counter
+    ratios = []
+    forward(reference, work), score(reference, work, top_k=TOP_K)
+    for number in range(asked.rounds):
+        bare = seconds(lambda: forward(reference, work), clock)
+        full = seconds(lambda: score(reference, work, top_k=TOP_K), clock)
+        ratios.append(bare / full)
+        print(
+            f"round {number + 1}: F {tokens / bare:.0f} tokens/s, scoring {tokens / full:.0f}, ratio {ratios[-1]:.3f}"
+        )
+    extra = []
+    for length in (512, 4096):
+        long = requests(reference, 4096 // length * 2, length)
+        bare = peak_mb(lambda: forward(reference, long))  # noqa: B023
+        full = peak_mb(lambda: score(reference, long, top_k=TOP_K))  # noqa: B023
+        extra.append(full - bare)
+        print(f"{len(long)} x {length}: peak {bare:.0f} MB in F, {full - bare:+.0f} MB in scoring")
+    print(f"scoring_ratio={statistics.median(ratios):.3f} extra_mb={max(*extra, 0):.0f}")
+
+
+def _demo_model() -> Path:
+    from harness.demo_models import prepare_models
+
+    return prepare_models().reference
+
+
+if __name__ == "__main__":
+    main()

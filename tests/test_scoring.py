@@ -1,0 +1,237 @@
+"""Scoring equals the plain computation, whatever the batch, and never holds [tokens x vocab]."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from oracles import scoring
+from oracles.scoring import ScoreRequest, TokenScores, batches, score
+from oracles.token_statistics import BANNED, Scratch, _one_pass, row_statistics
+from tests.tiny_model import tiny_reference
+
+END = 2
+
+
+def some_requests(lengths: tuple[int, ...] = (9, 40, 3, 17, 40, 1), prompt: int = 6) -> list[ScoreRequest]:
+    rng = np.random.default_rng(1)
+    return [
+        ScoreRequest(rng.integers(3, 512, prompt + i).tolist(), rng.integers(3, 512, n).tolist())
+        for i, n in enumerate(lengths)
+    ]
+
+
+def plain(request: ScoreRequest, k: int) -> dict[str, Any]:
+    """The textbook computation: full logits, log-softmax, sort."""
+    model = tiny_reference().model
+    with torch.inference_mode():
+        logits = model(torch.tensor([[*request.prompt, *request.output]])).logits[0].double()
+    logits = logits[len(request.prompt) - 1 : -1]
+    logprobs = logits.log_softmax(-1)
+    token = torch.tensor(list(request.output))[:, None]
+    top = logprobs.topk(k, -1)
+    return {
+        "logprobs": logprobs.gather(1, token)[:, 0],
+        "ranks": (logits > logits.gather(1, token)).sum(-1),
+        "margins": logits.max(-1).values - logits.gather(1, token)[:, 0],
+        "entropies": -(logprobs.exp() * logprobs).sum(-1),
+        "lse": logits.logsumexp(-1),
+        "top_ids": top.indices,
+        "top_logprobs": top.values,
+    }
+
+
+def test_scores_equal_the_textbook() -> None:
+    requests = some_requests()
+    for request, scores in zip(requests, score(tiny_reference(), requests, top_k=5), strict=True):
+        for name, expected in plain(request, 5).items():
+            np.testing.assert_allclose(getattr(scores, name), expected.numpy(), atol=2e-4, err_msg=name)
+        kept = np.exp(scores.top_logprobs.astype(float)).sum(-1)
+        np.testing.assert_allclose(scores.tail_mass(), 1 - kept, atol=1e-6)
+
+
+def same(a: list[TokenScores], b: list[TokenScores], atol: float) -> None:
+    for x, y in zip(a, b, strict=True):
+        for name in ("logprobs", "margins", "entropies", "lse"):
+            np.testing.assert_allclose(getattr(x, name), getattr(y, name), atol=atol, err_msg=name)
+
+
+@pytest.mark.parametrize("tokens", [1, 50, 100_000])
+def test_any_batch_gives_the_same_scores(tokens: int) -> None:
+    requests = some_requests()
+    same(score(tiny_reference(), requests), score(tiny_reference(), requests, batch_tokens=tokens), 1e-4)
+    # bf16: one unit in the last place of a logit in [8, 16) is 0.0625
+    coarse = tiny_reference("bfloat16")
+    same(score(coarse, requests), score(coarse, requests, batch_tokens=tokens), 0.13)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_padding_does_not_leak_into_a_shorter_neighbour(padded: bool) -> None:
+    short, long = ScoreRequest([5, 6], [7, 8, 9]), ScoreRequest(list(range(3, 63)), list(range(100, 200)))
+    alone = score(tiny_reference(), [short])[0]
+    together = score(tiny_reference(), [short, long] if padded else [short, short])[0]
+    np.testing.assert_allclose(alone.logprobs, together.logprobs, atol=1e-4)
+
+
+def test_progress_ends_at_the_total_and_batches_are_of_like_length() -> None:
+    seen: list[tuple[int, int]] = []
+    requests = some_requests()
+    score(tiny_reference(), requests, batch_tokens=60, progress=lambda done, total: seen.append((done, total)))
+    total = sum(map(len, requests))
+    assert seen[-1] == (total, total)
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    made = batches(tiny_reference(), requests, 60)
+    assert sorted(i for batch in made for i in batch) == list(range(len(requests)))
+    lengths = [len(requests[i]) for batch in made for i in batch]
+    assert lengths == sorted(lengths, reverse=True)
+    assert all(len(batch) == 1 or len(batch) * len(requests[batch[0]]) <= 60 for batch in made)
+
+
+def test_memory_running_out_halves_the_batch_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests, reference = some_requests(), tiny_reference()
+    expected = score(reference, requests)
+    forward = scoring._forward
+
+    def short_of_memory(reference: Any, batch: Any, top_k: int) -> list[TokenScores]:
+        if len(batch) > 1:
+            raise torch.OutOfMemoryError("no")
+        return forward(reference, batch, top_k)
+
+    monkeypatch.setattr(scoring, "_forward", short_of_memory)
+    reference.notes.clear()
+    same(expected, score(reference, requests), 1e-4)
+    assert reference.notes[-1] == "memory ran out: scoring went on with 1 sequences at once"
+    reference.notes.clear()
+
+
+def test_a_sequence_that_never_fits_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: Any) -> list[TokenScores]:
+        raise torch.OutOfMemoryError("no")
+
+    monkeypatch.setattr(scoring, "_forward", never)
+    with pytest.raises(MemoryError, match="does not fit"):
+        score(tiny_reference(), some_requests())
+    tiny_reference().notes.clear()
+
+
+def test_another_runtime_error_is_not_taken_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> list[TokenScores]:
+        raise RuntimeError("shape mismatch")
+
+    monkeypatch.setattr(scoring, "_forward", broken)
+    with pytest.raises(RuntimeError, match="shape mismatch"):
+        score(tiny_reference(), some_requests())
+
+
+@pytest.mark.parametrize(
+    ("request_", "sentence"),
+    [
+        (ScoreRequest([], [3]), "at least one token"),
+        (ScoreRequest([3], []), "at least one token"),
+        (ScoreRequest([3], [512]), "outside 0..511"),
+        (ScoreRequest([3], [-1]), "outside 0..511"),
+        (ScoreRequest([3], [4, 5], targets=[4]), "1 targets for an answer of 2"),
+        (ScoreRequest([3], [4], targets=[600]), "outside 0..511"),
+        (ScoreRequest([3] * 2000, [3] * 49), "context of 2048"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused_whole(request_: ScoreRequest, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        score(tiny_reference(), [*some_requests(), request_])
+
+
+def test_targets_are_scored_in_place_of_the_answer() -> None:
+    request = some_requests()[1]
+    best = score(tiny_reference(), [request], top_k=1)[0].top_ids[:, 0]
+    scores = score(tiny_reference(), [ScoreRequest(request.prompt, request.output, targets=best.tolist())])[0]
+    assert (scores.ranks == 0).all()
+    assert (scores.margins == 0).all()
+
+
+def test_forbidden_end_tokens_leave_the_distribution_but_not_their_own_rows() -> None:
+    request = ScoreRequest([1, 5, 9, 14], [END, 77, 78])
+    free, barred = (
+        score(tiny_reference(), [ScoreRequest(request.prompt, request.output, no_end=flag)], top_k=511)[0]
+        for flag in (False, True)
+    )
+    assert free.logprobs[0] == pytest.approx(barred.logprobs[0])  # the end token itself is a target here
+    lost = np.exp(free.top_logprobs[1][free.top_ids[1] == END])
+    assert barred.logprobs[1] == pytest.approx(free.logprobs[1] - np.log1p(-lost[0]), abs=1e-4)
+    assert END not in barred.top_ids[1][:510]
+    assert np.isfinite(barred.entropies).all()
+
+
+class Largest(TorchDispatchMode):
+    """Elements of the largest tensor any operation returned."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, tuple | list) else [out]:
+            if isinstance(tensor, torch.Tensor):
+                self.elements = max(self.elements, tensor.numel())
+        return out
+
+
+def test_no_tensor_grows_with_tokens_times_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scoring, "LOGIT_BYTES_CPU", 512 * 4 * 16)
+    reference = tiny_reference()
+    request = ScoreRequest([3], np.random.default_rng(0).integers(3, 512, 1500).tolist())
+    with Largest() as seen:
+        score(reference, [request], top_k=20)
+    assert seen.elements < 1501 * 512  # the backbone's own activations are 1501 x 256
+
+
+logit_rows = st.integers(1, 5).flatmap(
+    lambda rows: st.tuples(st.integers(0, 2**31), st.just(rows), st.sampled_from([9, 64, 70, 640, 1000, 2048]))
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(shape=logit_rows, k=st.integers(0, 12), ties=st.booleans())
+def test_row_statistics_are_exact(shape: tuple[int, int, int], k: int, ties: bool) -> None:
+    seed, rows, vocab = shape
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn((rows, vocab), generator=generator) * 6
+    if ties:
+        logits = logits.round()
+    targets = torch.randint(0, vocab, (rows,), generator=generator)
+    exact = logits.double()
+    logprobs, token = exact.log_softmax(-1), exact.gather(1, targets[:, None])
+    k = min(k, vocab)
+    expected = [
+        logprobs.gather(1, targets[:, None])[:, 0],
+        (exact > token).sum(-1),
+        exact.max(-1).values - token[:, 0],
+        -(logprobs.exp() * logprobs).sum(-1),
+        exact.logsumexp(-1),
+    ]
+    for compute in (
+        lambda: row_statistics(logits, targets, k, Scratch(rows + 1, vocab, "cpu")),
+        lambda: _one_pass(logits, targets, k),
+    ):
+        *numbers, top_ids, top_logprobs = compute()
+        for got, wanted in zip(numbers, expected, strict=True):
+            np.testing.assert_allclose(got.numpy(), wanted.numpy(), atol=1e-4)
+        assert top_ids.shape == (rows, k)
+        np.testing.assert_allclose(top_logprobs.numpy(), logprobs.topk(k).values.numpy(), atol=1e-4)
+        np.testing.assert_allclose(logprobs.gather(1, top_ids).numpy(), top_logprobs.numpy(), atol=1e-4)
+        assert all(len(set(row.tolist())) == k for row in top_ids)
+
+
+def test_scratch_is_reused_without_leaking_the_last_chunk() -> None:
+    scratch = Scratch(4, 70, "cpu")
+    first, second = torch.randn(4, 70) + 50, torch.randn(2, 70)
+    row_statistics(first, torch.zeros(4, dtype=torch.long), 3, scratch)
+    again = row_statistics(second, torch.zeros(2, dtype=torch.long), 3, scratch)
+    fresh = row_statistics(second, torch.zeros(2, dtype=torch.long), 3, Scratch(4, 70, "cpu"))
+    for a, b in zip(again, fresh, strict=True):
+        assert torch.equal(a, b)
+    assert BANNED < -1e20
