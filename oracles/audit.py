@@ -24,7 +24,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from oracles.arm import Arm, Flags
+from oracles.arm import Arm, Flags, Values
 from oracles.evidence import ALPHA, Evidence, judge, rate, unscored, versus
 from oracles.protocol import Role
 from oracles.result import OracleResult
@@ -158,15 +158,21 @@ def _pair(rng: random.Random, base: int, load: Sequence[Mapping[str, Any]], _: i
 def _needle(rng: random.Random, base: int, load: Sequence[Mapping[str, Any]], length: int) -> list[AuditRequest]:
     """Words of other load requests around one fact, at one of five depths, and a question about it."""
     place, code, depth = rng.choice(PLACES), rng.randrange(10000, 99999), rng.choice(DEPTHS)
-    hay: list[str] = []
-    while sum(map(len, hay)) < max(length, 1):
-        hay += _last(load[rng.randrange(len(load))]).split(". ") or ["Nothing"]
-    ends = np.cumsum([len(sentence) for sentence in hay])
-    hay, ends = hay[: int((ends < length).sum()) + 1], ends[: int((ends < length).sum()) + 1]
+    hay, ends = _hay(rng, load, length)
     hay.insert(int(np.searchsorted(ends, depth * ends[-1])), f"The code of the {place} is {code}")
     text = ". ".join(hay) + f".\n\nWhat is the code of the {place}?"
     item = f"audit/needles/{load[base]['item']}/{code}/{depth}"
     return [_copy(load[base], rng.randrange(len(load)), item, messages=_asking(load[base], text), temperature=0.0)]
+
+
+def _hay(rng: random.Random, load: Sequence[Mapping[str, Any]], length: int) -> tuple[list[str], Values]:
+    """About `length` characters of the load's own sentences, and where each of them ends."""
+    hay: list[str] = []
+    while sum(map(len, hay)) < max(length, 1):
+        hay += [s for s in _last(load[rng.randrange(len(load))]).split(". ") if s] or ["Nothing"]
+    ends = np.cumsum([len(sentence) for sentence in hay]).astype(float)
+    kept = int((ends < length).sum()) + 1
+    return hay[:kept], ends[:kept]
 
 
 _MAKE = {
