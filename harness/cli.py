@@ -245,7 +245,7 @@ def _say(verdict: Any, root: Path, *, as_json: bool) -> None:
     if as_json:
         click.echo(verdict.model_dump_json(indent=2))
         return
-    click.echo(f"{verdict.line} run={root}")
+    click.echo(verdict.line.replace(f"run={root.name}", f"run={root}"))
     click.echo(verdict.sentence, err=True)
     if verdict.next_step:
         click.echo(f"Next: {verdict.next_step}", err=True)

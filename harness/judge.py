@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -131,13 +132,13 @@ def _visits(root: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _hashes(root: Path, cells: Sequence[Cell], criteria: Sequence[Criterion]) -> dict[str, str]:
-    profiles = "\n".join(
-        profile.model_dump_json() for profile in {cell.profile.name: cell.profile for cell in cells}.values()
-    )
+    profiles = {cell.profile.name: cell.profile.model_dump() for cell in cells}
+    # Sets come in another order in every process, and the hash must not: `default` sorts what JSON does not know.
+    canonical = json.dumps(profiles, sort_keys=True, default=sorted)
     rules = "\n".join(criterion.text for criterion in criteria)
     return {
         "plan": sha256(root / "plan.yaml"),
-        "profiles": hashlib.sha256(profiles.encode()).hexdigest(),
+        "profiles": hashlib.sha256(canonical.encode()).hexdigest(),
         "criteria": hashlib.sha256(rules.encode()).hexdigest(),
         "code": code_sha256(),
     }

@@ -36,7 +36,7 @@ class Recheck:
     def sentence(self) -> str:
         """One line a name that does not agree, or the verdict again."""
         if not self.altered and not self.differs:
-            return f"RECHECK AGREES: {self.verdict.line} run={self.run}"
+            return f"RECHECK AGREES: {self.verdict.line}"
         lines = [f"RECHECK DIFFERS: {self.run} is not what was judged."]
         lines += [f"  altered since it was written: {name}" for name in self.altered]
         lines += [f"  does not follow from the raw files: {name}" for name in self.differs]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -102,3 +105,25 @@ def test_what_is_sent_carries_standard_fields_only(tmp_path: Path) -> None:
 def test_profiles_that_cannot_be_used(profiles: list, sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         make_cells(_plan(profiles=profiles))
+
+
+def test_the_profiles_hash_is_the_same_in_every_process(tmp_path: Path) -> None:
+    (tmp_path / "plan.yaml").write_text("x")
+    script = (
+        "import sys; from pathlib import Path; from harness.judge import _hashes\n"
+        "from harness.workload import make_cells; from harness.plan import make_plan\n"
+        "plan = make_plan({'model': 'm', 'tokenizer': '/x', 'profiles': ['chat-steady'], 'endpoints': {'baseline': "
+        "{'url': 'http://a'}, 'candidate': {'url': 'http://b'}}}, source='t', folder=Path('/'))\n"
+        f"print(_hashes(Path({str(tmp_path)!r}), make_cells(plan), ())['profiles'])"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in "123"
+    }
+    assert len(found) == 1
