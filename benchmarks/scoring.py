@@ -1,8 +1,8 @@
 """Speed and memory of scoring against F on this machine's CPU: SmolLM2-135M, 8 x 512 tokens, top 20.
 
 F is the same forward passes, the lm_head product in bf16 included, its logits thrown away chunk by chunk. Both are
-timed in turn, round after round, and the ratio is the median over rounds, so that a busy machine hurts both alike. Memory is
-the peak resident size over F's, at 512 and at 4,096 tokens a sequence.
+timed in turn, round after round, and the ratio is the median over rounds, so that a busy machine hurts both alike.
+Memory is the peak resident size over F's, at 512 and at 4,096 tokens a sequence.
 
     python benchmarks/scoring.py [MODEL_FOLDER] [--rounds 5] [--threads 2]
 """
