@@ -72,6 +72,13 @@ def scale(axis: Axis, kind: Scale, values: Iterable[float], pad: float = 0.06, m
     set_ticks(axis, ticks)
 
 
+def spread_out(axis: Axis, values: Sequence[float], pad: float, most: int = 5) -> None:
+    """From zero when that shows all values, logarithmic when the smallest would be lost beside the largest."""
+    positive = [value for value in values if value > 0]
+    wide = bool(positive) and max(positive) > 15 * min(positive)
+    scale(axis, "log" if wide else "linear", positive if wide else [0, *values], pad, most)
+
+
 def set_ticks(axis: Axis, ticks: Sequence[float], labels: Sequence[str] | None = None) -> None:
     """Exactly these ticks and no minor ones."""
     from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator

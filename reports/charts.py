@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from reports import wording
-from reports.axes import SMALL, figure, name_axes, panel, scale, set_ticks, tick_text
+from reports.axes import SMALL, figure, name_axes, panel, scale, set_ticks, spread_out, tick_text
 from reports.definitions import label
 from reports.pair_series import PairSeries, Spread, unit_of
 from reports.run_data import Cell, Check, Run
@@ -59,10 +59,12 @@ def _forest(p: Palette, rows: Sequence[Check]) -> Drawing:
     axes.set_ylim(len(rows) - 0.4, -0.6)
     set_ticks(axes.yaxis, [])
     axes.axvline(1.0, color=p.quiet, linewidth=1)
-    axes.text(1.0, -0.85, "1.00 equal", color=p.quiet, fontsize=10.5, ha="center", va="bottom")
+    away = "left" if bars and max(bars) < 1 else "right"
+    axes.text(1.0, -0.85, " equal 1.00 ", color=p.quiet, fontsize=10.5, ha=away, va="bottom")
     if len(bars) == 1:
         axes.axvline(bars[0], color=p.ink, linewidth=1.4, linestyle=(0, (4, 2)))
-        axes.text(bars[0], -0.85, f"{bars[0]:.2f} bar", color=p.ink, fontsize=10.5, ha="center", va="bottom")
+        side = "left" if bars[0] >= 1 else "right"
+        axes.text(bars[0], -0.85, f" bar {bars[0]:.2f}", color=p.ink, fontsize=10.5, ha=side, va="bottom")
     else:
         ticks = [check.required or 1.0 for check in rows]
         axes.vlines(ticks, [y - 0.34 for y in range(len(rows))], [y + 0.34 for y in range(len(rows))], color=p.ink)
@@ -143,10 +145,8 @@ def _pareto(p: Palette, points: dict[str, list[_Point]], metric: str, limit: flo
     drawing = Drawing(figure(SMALL))
     axes = panel(drawing.figure, p, top=26, right=16)
     every = [point for found in points.values() for point in found]
-    scale(
-        axes.xaxis, "linear", [0, *(v for q in every for v in (q.x.low, q.x.high)), *([limit] if limit else [])], 0.08
-    )
-    scale(axes.yaxis, "linear", [0, *(v for q in every for v in (q.y.low, q.y.high))], 0.1, 4)
+    spread_out(axes.xaxis, [*(v for q in every for v in (q.x.low, q.x.high)), *([limit] if limit else [])], 0.08)
+    spread_out(axes.yaxis, [v for q in every for v in (q.y.low, q.y.high)], 0.1, 4)
     if limit:
         axes.axvspan(limit, axes.get_xlim()[1], color=p.PASS, alpha=0.08, linewidth=0)
     for place, (arm, found) in enumerate(points.items()):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from reports import wording
-from reports.axes import SMALL, figure, name_axes, panel, scale, set_ticks
+from reports.axes import SMALL, figure, name_axes, panel, scale, set_ticks, spread_out
 from reports.change_points import change_points
 from reports.definitions import label
 from reports.pair_series import PairSeries, Spread
@@ -57,8 +57,8 @@ def _pareto(p: Palette, lines: Sequence[_Line], names: Sequence[str]) -> Drawing
     drawing = Drawing(figure((SMALL[0], 250)))
     axes = panel(drawing.figure, p, top=26, right=16)
     every = [point for line in lines for point in line.points]
-    scale(axes.xaxis, "linear", [0, *(x.median for _, x, _ in every)], 0.08)
-    scale(axes.yaxis, "linear", [0, *(y.median for _, _, y in every)], 0.1, 4)
+    spread_out(axes.xaxis, [x.median for _, x, _ in every], 0.08)
+    spread_out(axes.yaxis, [y.median for _, _, y in every], 0.1, 4)
     for line in lines:
         place = names.index(line.name)
         colour = p.base if line.baseline else p.of(_COLOURS[place])
@@ -110,7 +110,8 @@ def _history(p: Palette, found: Sequence[tuple[str, float, Check]], shifts: Sequ
     scale(axes.yaxis, "log", [*ends, 1.0, *bars], 0.08)
     axes.set_xlim(-0.5, len(found) - 0.5)
     step = math.ceil(len(found) / 5)
-    days = [time.strftime("%m-%d", time.gmtime(when)) for _, when, _ in found]
+    one_day = len({time.gmtime(when)[:3] for _, when, _ in found}) == 1
+    days = [time.strftime("%H:%M" if one_day else "%m-%d", time.gmtime(when)) for _, when, _ in found]
     set_ticks(axes.xaxis, range(0, len(found), step), days[::step])
     axes.axhline(1.0, color=p.quiet, linewidth=1)
     for bar in bars:

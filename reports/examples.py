@@ -142,10 +142,10 @@ def _decoder(path: Path) -> Decode | None:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception:  # the library raises bare Exception for a missing or broken file
         return None
-    size = tokenizer.get_vocab_size()
 
     def decode(ids: Sequence[int]) -> str:
-        return str(tokenizer.decode([i for i in ids if 0 <= i < size], skip_special_tokens=False))
+        known = [i for i in ids if i >= 0 and tokenizer.id_to_token(i) is not None]
+        return str(tokenizer.decode(known, skip_special_tokens=False))
 
     return decode
 

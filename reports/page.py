@@ -44,13 +44,16 @@ def _half(run: Run, family: str, title: str) -> Half:
     worst = min(checks, key=severity)
     passed = sum(check.status == "PASS" for check in checks)
     counts = f"{passed} of {wording.count(len(checks), 'check')} passed"
-    if family == "honesty" and worst.status == "PASS":
-        return Half(title, family, "PASS", counts, None, f"Every contract was kept.{_power(run)}")
+    if family == "honesty":
+        broken = [check for check in checks if check.status != "PASS"]
+        more = f" And {wording.count(len(broken) - 1, 'other')}." if len(broken) > 1 else ""
+        told = f"{worst.check}: {worst.reason}{more}" if broken else f"Every contract was kept.{_power(run)}"
+        return Half(title, family, worst.status, counts, None, told)
     return Half(title, family, worst.status, counts, worst, worst.reason)
 
 
 def _power(run: Run) -> str:
-    """What the weakest of the probabilistic checks would still have found."""
+    """What the sharpest and the bluntest of the probabilistic checks would have found."""
     findings = [
         as_dict(finding)
         for result in run.oracles.get("candidate", {}).values()
@@ -59,7 +62,10 @@ def _power(run: Run) -> str:
     rates = [rate for finding in findings if (rate := as_number(finding.get("detectable_rate"))) is not None]
     if not rates:
         return ""
-    return f" Misbehaviour in {wording.percent(max(rates))} of requests would have been found with 95 % confidence."
+    return (
+        f" The sharpest check finds misbehaviour in {wording.percent(min(rates))} of requests, "
+        f"the bluntest in {wording.percent(max(rates))} (95 % confidence)."
+    )
 
 
 def _why_unjudged(run: Run, family: str) -> str:
@@ -78,10 +84,12 @@ def _why_unjudged(run: Run, family: str) -> str:
 
 def headline(check: Check) -> str:
     """One check in a few words: TTFT p50 at chat/c32: 1.11× (1.08 to 1.15), needs ≥ 1.20×."""
+    if not wording.sign(check):
+        return f"{check.check}: {check.reason}"
     where = f" at {check.cell}" if check.cell else ""
     observed = wording.with_unit(check.observed, check.unit) if check.observed is not None else check.status
     bounds = wording.interval(check)
-    verb = {"≥": "needs", "≤": "allowed"}.get(wording.sign(check), "limit")
+    verb = "needs" if wording.wants_more(check) else "allowed"
     needs = f", {verb} {wording.bar(check)}"
     return (
         f"{label(check.metric)}{where}: {observed}"
@@ -173,7 +181,8 @@ def _reference(plan: dict[str, object]) -> str:
     if not reference:
         return "none: accuracy is not judged"
     where = str(reference.get("model") or reference.get("url") or reference.get("path") or "")
-    return f"{where.rstrip('/').rpartition('/')[2]} {reference.get('dtype') or ''}".strip()
+    short = where if "://" in where else "/".join(where.rstrip("/").split("/")[-2:])
+    return " · ".join(part for part in (short, str(reference.get("dtype") or "")) if part)
 
 
 def _machine(env: dict[str, object]) -> str:

@@ -58,25 +58,25 @@ class TableRow:
 
 @dataclass(frozen=True)
 class Table:
-    """A titled table; `name` is its CSV's file name."""
+    """A titled table; `name` is its CSV's file name; `is_open` keeps a long one unfolded."""
 
     name: str
     title: str
     columns: tuple[Column, ...]
     rows: tuple[TableRow, ...] = field(default=())
+    is_open: bool = False
 
     @property
     def is_long(self) -> bool:
-        """Whether the page folds it away."""
+        """Whether the page makes it foldable."""
         return len(self.rows) > FOLDED_ROWS
 
     @property
     def summary(self) -> str:
         """What a folded table says of itself."""
-        open_rows = sum(row.state not in ("", "PASS") for row in self.rows)
-        return f"{self.title}: {wording.count(len(self.rows), 'row')}" + (
-            f", {open_rows} not passed" if open_rows else ""
-        )
+        states = Counter(row.state for row in self.rows if row.state not in ("", "PASS"))
+        told = "".join(f", {count} {state}" for state, count in states.items())
+        return f"{self.title}: {wording.count(len(self.rows), 'row')}{told}"
 
     @cached_property
     def states(self) -> tuple[str, ...]:
@@ -192,7 +192,8 @@ def contracts_table(run: Run) -> Table:
     rows += [_honesty_row(check) for check in run.of_family("honesty") if check.check not in named]
     rank = {state: place for place, state in enumerate((*_FOUND.values(), _ABSENT))}
     rows.sort(key=lambda row: rank.get(row.state, 1))
-    return Table("contracts", "Contracts tested on the timed responses", _CONTRACT_COLUMNS, tuple(rows))
+    broken = any(row.state == "FAIL" for row in rows)
+    return Table("contracts", "Contracts tested on the timed responses", _CONTRACT_COLUMNS, tuple(rows), is_open=broken)
 
 
 def _contract_row(oracle: str, name: str, arms: dict[str, dict[str, Any]]) -> TableRow:

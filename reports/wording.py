@@ -15,6 +15,9 @@ EXPLAINED = {
 }
 
 
+_WRITTEN = {"aiperf": "AIPerf", "gpu": "GPU", "tpot": "TPOT", "ttft": "TTFT", "utf": "UTF", "mib": "MiB"}
+
+
 def number(value: float | None, digits: int = 3) -> str:
     """Three significant digits, thousands grouped: 0.0031, 12.4, 1,360."""
     if value is None:
@@ -54,7 +57,7 @@ def with_unit(value: float | None, unit: str) -> str:
 
 def percent(value: float | None, digits: int = 1) -> str:
     """A share as a percentage."""
-    return MISSING if value is None else f"{100 * value:.{digits}f} %"
+    return MISSING if value is None else f"{100 * value:.{digits}f}\u00a0%"
 
 
 def interval(check: Check) -> str:
@@ -80,7 +83,9 @@ def wants_more(check: Check) -> bool:
 
 def bar(check: Check) -> str:
     """≥ 1.20×."""
-    return f"{sign(check)} {with_unit(check.required, check.unit)}".strip() if check.required is not None else MISSING
+    return (
+        f"{sign(check)}\u00a0{with_unit(check.required, check.unit)}".strip() if check.required is not None else MISSING
+    )
 
 
 def duration(seconds: float | None) -> str:
@@ -101,6 +106,7 @@ def count(value: float | None, noun: str) -> str:
 
 
 def sentence_case(name: str) -> str:
-    """`same-cache` as a person writes it: Same cache."""
-    words = name.replace("-", " ").replace("_", " ")
-    return words[:1].upper() + words[1:]
+    """`same-cache` as a person writes it: Same cache; `credit_lag_p99_ms`: Credit lag p99, ms."""
+    words = [_WRITTEN.get(word, word) for word in name.replace("-", " ").replace("_", " ").split(" ")]
+    text = " ".join(words).replace(" ms", ", ms")
+    return text[:1].upper() + text[1:]

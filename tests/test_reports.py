@@ -38,12 +38,13 @@ from reports.svg import as_svg
 from tests.made_runs import Made, make_run
 
 ROOT = Path(__file__).parents[1]
-SMALL = Made(profiles={"chat-steady": ("c1", "c8"), "decode-hard": ("c1",)}, requests=60)
+TWO = {"chat-steady": ("c1", "c8")}
+ONE = {"decode-easy": ("c1",)}
 
 
 @pytest.fixture(scope="module")
 def failing(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = Made(speedup={"ttft": 1.4, "tpot": 1.5, "chat-steady:ttft": 1.1})
+    made = Made(profiles=TWO | ONE, speedup={"ttft": 1.4, "tpot": 1.5, "chat-steady:ttft": 1.1})
     return make_run(tmp_path_factory.mktemp("runs") / "failing", made)
 
 
@@ -51,7 +52,7 @@ def failing(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def passing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     margin = {"baseline": 0.03, "candidate": 0.02, "floor": 0.02}
     return make_run(
-        tmp_path_factory.mktemp("runs") / "passing", Made(speedup={"ttft": 1.5, "tpot": 1.5}, margin=margin)
+        tmp_path_factory.mktemp("runs") / "passing", Made(profiles=ONE, speedup={"ttft": 1.5, "tpot": 1.5}, margin=margin)
     )
 
 
@@ -106,12 +107,12 @@ def test_all_renderings_agree_with_verdict_json(failing: Path, tmp_path: Path) -
     assert text.startswith("## ✕ FAIL")
 
 
-def test_every_table_and_chart_of_the_page_is_exported(failing: Path, tmp_path: Path) -> None:
-    run = read_run(failing)
+def test_every_table_and_chart_of_the_page_is_exported(passing: Path, tmp_path: Path) -> None:
+    run = read_run(passing)
     made = sections(run, PairSeries(run), read_scored(run))
     tables = {table.name for section in made for table in section.tables if table.rows}
-    assert {path.stem for path in write_csv(failing, tmp_path / "csv")} == tables
-    pngs = write_png(failing, tmp_path / "png")
+    assert {path.stem for path in write_csv(passing, tmp_path / "csv")} == tables
+    pngs = write_png(passing, tmp_path / "png")
     assert {path.stem for path in pngs} == {chart.name for section in made for chart in section.charts}
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in pngs)
 
@@ -132,12 +133,12 @@ def test_every_column_and_chart_is_defined(failing: Path) -> None:
 # --- states ---------------------------------------------------------------------------------------------------------
 
 STATES = {
-    "FAIL": Made(profiles=SMALL.profiles, speedup={"ttft": 1.05, "tpot": 1.5}),
-    "INCONCLUSIVE": Made(profiles=SMALL.profiles, speedup={"ttft": 1.21, "tpot": 1.21}, noise=0.05),
-    "INVALID": Made(profiles=SMALL.profiles, invalid=("same-cache",)),
-    "PROVISIONAL": Made(profiles=SMALL.profiles, pairs=2, planned=(2,), mode="quick"),
-    "not judged": Made(profiles=SMALL.profiles, oracle=False),
-    "1 cell": Made(profiles={"decode-easy": ("c1",)}),
+    "FAIL": Made(profiles=TWO, speedup={"ttft": 1.05, "tpot": 1.5}),
+    "INCONCLUSIVE": Made(profiles=TWO, speedup={"ttft": 1.21, "tpot": 1.21}, noise=0.05),
+    "INVALID": Made(profiles=TWO, invalid=("same-cache",)),
+    "PROVISIONAL": Made(profiles=TWO, pairs=2, planned=(2,), mode="quick"),
+    "not judged": Made(profiles=TWO, oracle=False),
+    "1 cell": Made(profiles=ONE),
 }
 
 
@@ -159,7 +160,7 @@ def test_a_pass_shows_both_halves(passing: Path, tmp_path: Path) -> None:
 
 
 def test_a_sweep_of_any_endpoints_is_measured_not_judged(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", SMALL, verdict=False)
+    run = make_run(tmp_path / "run", Made(profiles=TWO), verdict=False)
     for pair in (run / "pairs").iterdir():
         shutil.move(pair / "baseline", pair / "vllm")
         shutil.move(pair / "candidate", pair / "llama.cpp")

@@ -1,0 +1,73 @@
+"""Trim a finished run to what a report reads, for a golden run: `python tests/golden_runs/record.py RUN NAME`.
+
+Kept: verdict, plan, environment, engines, measurements, numbers and texts of requests, token scores, and of the
+tokenizer the tokens that occur. Dropped: AIPerf's raw export, logs, logprobs, and the folders in front of file names.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from tokenizers import Tokenizer, decoders
+from tokenizers.models import WordLevel
+
+HERE = Path(__file__).parent
+TEXT = ("verdict.json", "plan.yaml", "environment.json", "engines/*.json", "pairs/*/pair.json")
+TEXT += ("pairs/*/*/measurements.json", "pairs/*/*/visit.json", "oracles/*/*.json")
+TABLES = {
+    "pairs/*/workload.parquet": ("line", "messages"),
+    "pairs/*/*/requests.parquet": ("line", "cell", "kind", "status", "ttft_ms", "tpot_ms", "text"),
+    "oracles/*/tokens.parquet": (
+        "pair", "line", "cell", "item", "stratum", "greedy", "tokens", "margin_sum", "margin_max", "top1",
+        "flips_inexcusable", "loop_share", "margins", "ranks", "ids", "choices",
+    ),
+}  # fmt: skip
+_PATH = re.compile(r"/(?:root|home|work|tmp|opt|usr|var)/(?:[\w.@+-]+/)*")
+
+
+def record(run: Path, name: str) -> Path:
+    """Write the trimmed copy of `run` and return it."""
+    out = HERE / name
+    if out.exists():
+        shutil.rmtree(out)
+    for pattern in TEXT:
+        for path in run.glob(pattern):
+            _at(out, run, path).write_text(_PATH.sub("", path.read_text(encoding="utf-8")), encoding="utf-8")
+    for pattern, columns in TABLES.items():
+        for path in run.glob(pattern):
+            table = pq.read_table(path)
+            kept = table.select([column for column in columns if column in table.column_names])
+            pq.write_table(kept, _at(out, run, path), compression="zstd", compression_level=19)
+    _tokenizer(run, out)
+    return out
+
+
+def _at(out: Path, run: Path, path: Path) -> Path:
+    target = out / path.relative_to(run)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return target
+
+
+def _tokenizer(run: Path, out: Path) -> None:
+    """The same decoding from a vocabulary of the tokens that occur."""
+    used: set[int] = set()
+    for path in out.glob("oracles/*/tokens.parquet"):
+        table = pq.read_table(path)
+        for column in ("ids", "choices"):
+            if column in table.column_names:
+                used |= set(pc.list_flatten(table[column]).to_pylist())
+    if not used or not (run / "tokenizer.json").is_file():
+        return
+    whole = Tokenizer.from_file(str(run / "tokenizer.json"))
+    small = Tokenizer(WordLevel({whole.id_to_token(i): i for i in sorted(used)}, unk_token="?"))
+    small.decoder = decoders.ByteLevel()
+    small.save(str(out / "tokenizer.json"), pretty=False)
+
+
+if __name__ == "__main__":
+    print(record(Path(sys.argv[1]), sys.argv[2]))
