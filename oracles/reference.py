@@ -166,8 +166,10 @@ def open_reference(
     folder = _model_folder(Path(path))
     if dtype not in DTYPES:
         raise OracleError(f"Reference dtype {dtype} is not one of {', '.join(DTYPES)}.")
+    identity = revision(folder)
     try:
         import torch
+        from safetensors import SafetensorError
         from transformers import AutoModelForCausalLM, AutoTokenizer
         from transformers.utils import logging
     except ImportError as error:
@@ -183,11 +185,20 @@ def open_reference(
         model = AutoModelForCausalLM.from_pretrained(
             folder, dtype=getattr(torch, dtype), attn_implementation=attention, **placed, **offline
         )
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
         raise OracleError(f"{folder} could not be loaded as a reference: {_first_line(error)}") from error
-    reference = LocalReference(folder, model.eval().requires_grad_(False), tokenizer, revision(folder))
+    reference = LocalReference(folder, model.eval().requires_grad_(False), tokenizer, identity)
     _check_vocabulary(reference)
     return reference
+
+
+def compile_layers(model: Any) -> None:
+    """Compile the decoder's layers in place, one program for all of them and for any batch.
+
+    Worth its minute on a GPU and a mixture of experts, where moving expert rows about costs more than multiplying them.
+    """
+    for layer in model.get_decoder().layers:
+        layer.compile(dynamic=True)
 
 
 def revision(folder: Path) -> str:

@@ -26,6 +26,7 @@ Progress = Callable[[int, int], None]
 # Rows of logits made at once (the product likes many) and reduced at once (a CPU's caches like few).
 LOGIT_BYTES_CPU, REDUCE_BYTES_CPU = 32 << 20, 4 << 20
 LOGIT_BYTES_GPU = 1 << 29
+ROW_MULTIPLE = 128
 BATCH_TOKENS_CPU = 2048
 BATCH_TOKENS_GPU = 16384
 
@@ -198,34 +199,43 @@ def _forward(reference: LocalReference, batch: Sequence[ScoreRequest], top_k: in
     wanted = hidden.flatten(0, 1)[positions.to(hidden.device)]
     del hidden
     targets = torch.tensor([t for r in batch for t in (r.output if r.targets is None else r.targets)])
-    barred = torch.tensor([r.no_end for r in batch for _ in r.output])
-    columns = _reduce_rows(reference, wanted, targets, barred, top_k)
-    ends = np.cumsum([len(r.output) for r in batch])[:-1]
-    parts = [np.split(column, ends) for column in columns]
+    ends = torch.tensor(sorted(reference.end_token_ids), dtype=torch.long)
+    # An end token that was produced all the same is scored as it is.
+    barred = torch.tensor([r.no_end for r in batch for _ in r.output]) & ~torch.isin(targets, ends)
+    columns = _reduce_rows(model, wanted, targets, (barred, ends) if barred.any() else None, top_k)
+    borders = np.cumsum([len(r.output) for r in batch])[:-1]
+    parts = [np.split(column, borders) for column in columns]
     return [TokenScores(*row) for row in zip(*parts, strict=True)]
 
 
 def _reduce_rows(
-    reference: LocalReference, hidden: Any, targets: Any, barred: Any, top_k: int
+    model: Any, hidden: Any, targets: Any, barred: tuple[Any, Any] | None, top_k: int
 ) -> list[npt.NDArray[Any]]:
-    """Chunks of hidden states through the output matrix, each reduced to its statistics at once."""
+    """Chunks of hidden states through the output matrix, each reduced to its statistics at once.
+
+    `barred`: which rows lose which columns.
+    """
     import torch
 
-    weight = reference.model.get_output_embeddings().weight
-    hidden, targets, barred = (t.to(weight.device) for t in (hidden, targets, barred))
-    on_gpu = weight.device.type == "cuda"
-    vocab = weight.shape[0]
-    rows = max(1, (LOGIT_BYTES_GPU if on_gpu else LOGIT_BYTES_CPU) // (vocab * weight.element_size()))
-    scratch = None if on_gpu else Scratch(min(rows, REDUCE_BYTES_CPU // (8 * vocab) + 1), vocab, weight.device)
-    ends = torch.tensor(sorted(reference.end_token_ids), device=weight.device)
+    weight = model.get_output_embeddings().weight
+    vocab, device = weight.shape[0], weight.device
+    hidden, targets = hidden.to(device), targets.to(device)
+    on_gpu = device.type == "cuda"
+    rows = (LOGIT_BYTES_GPU if on_gpu else LOGIT_BYTES_CPU) // (vocab * weight.element_size())
+    rows = max(rows - rows % ROW_MULTIPLE, ROW_MULTIPLE)
+    few = min(rows, REDUCE_BYTES_CPU // (8 * vocab) + 1)
+    scratch = None if on_gpu else Scratch(few, vocab, device)
     done: list[tuple[Any, ...]] = []
-    for part, wanted, bars in zip(hidden.split(rows), targets.split(rows), barred.split(rows), strict=True):
-        logits = _logits(reference.model, part)
-        _bar(logits, wanted, bars, ends)
+    for first in range(0, len(hidden), rows):
+        part = slice(first, first + rows)
+        logits = _logits(model, hidden[part])
+        if barred is not None:
+            where, columns = (t.to(device) for t in (barred[0][part], barred[1]))
+            logits[torch.nonzero(where), columns[None, :]] = BANNED
         if scratch is None:
-            done.append(fused_statistics(logits, wanted, top_k))
+            done.append(fused_statistics(logits, targets[part], top_k))
         else:
-            pieces = zip(logits.split(scratch.rows), wanted.split(scratch.rows), strict=True)
+            pieces = zip(logits.split(few), targets[part].split(few), strict=True)
             done.extend(row_statistics(piece, tokens, top_k, scratch) for piece, tokens in pieces)
     return [
         torch.cat(column).cpu().numpy().astype(np.int32 if name in {1, 5} else np.float32)
@@ -243,13 +253,3 @@ def _logits(model: Any, hidden: Any) -> Any:
         logits = logits / config.logits_scaling
     cap = getattr(config, "final_logit_softcapping", None)  # Gemma
     return (logits / cap).tanh() * cap if cap else logits
-
-
-def _bar(logits: Any, targets: Any, barred: Any, ends: Any) -> None:
-    """Take the end tokens out of the rows of requests that forbade them, in place."""
-    import torch
-
-    if not len(ends) or not bool(barred.any()):
-        return
-    rows = torch.nonzero(barred & ~torch.isin(targets, ends))[:, 0]
-    logits[rows[:, None], ends[None, :]] = torch.tensor(BANNED, dtype=logits.dtype, device=logits.device)

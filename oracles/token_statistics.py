@@ -85,6 +85,10 @@ def _top(values: Any, k: int) -> tuple[Any, Any]:
 
 def fused_statistics(logits: Any, targets: Any, top_k: int) -> tuple[Any, ...]:
     """`row_statistics` without scratch, for GPUs: the compiler fuses every pass over the row into one or two."""
+    import torch
+
+    for tensor in (logits, targets):
+        torch._dynamo.maybe_mark_dynamic(tensor, 0)  # the last chunk is shorter: one program for all lengths
     return _compiled()(logits, targets, top_k)  # type: ignore[no-any-return]
 
 
@@ -92,7 +96,7 @@ def fused_statistics(logits: Any, targets: Any, top_k: int) -> tuple[Any, ...]:
 def _compiled() -> Any:
     import torch
 
-    return torch.compile(_one_pass, dynamic=False)
+    return torch.compile(_one_pass)
 
 
 def _one_pass(logits: Any, targets: Any, top_k: int) -> tuple[Any, ...]:

@@ -198,7 +198,7 @@ def test_the_mock_sends_what_it_logs_and_never_early(mock: tuple[str, Path], blo
     assert len(ids) == usage["usage"]["completion_tokens"] == 12
     assert usage["usage"]["prompt_tokens"] == 2
     assert events[-1]["choices"][0]["finish_reason"] == "length"
-    logged = next(entry for entry in map(json.loads, log.read_text().splitlines()) if entry["line"] == line)
+    logged = _logged(log, line)
     assert logged["event_tokens"] == [block] * (12 // block)
     assert len(logged["sent_ns"]) == len(events)
     assert logged["sent_ns"][0] - logged["received_ns"] >= 20e6
@@ -239,3 +239,15 @@ def test_aiperf_against_the_mock() -> None:
     assert (bias.failed, bias.requests) == (0, 16)
     assert bias.ttft_ms >= 50
     assert bias.ttft_bias_ms > 0
+
+
+def _logged(log: Path, line: int) -> dict[str, Any]:
+    """The mock's own entry for one request; it is written just after the last byte was sent."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        entries = [json.loads(text) for text in log.read_text().splitlines() if text.endswith("}")]
+        found = [entry for entry in entries if entry["line"] == line]
+        if found:
+            return found[0]
+        time.sleep(0.01)
+    raise AssertionError(f"the mock logged nothing of line {line}")
