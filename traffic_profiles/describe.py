@@ -71,6 +71,25 @@ def check(path: str | Path) -> list[str]:
     ]
 
 
+def markdown_table() -> str:
+    """The table of docs/profiles.md: every shape with what it loads, what it gates and what a cell costs."""
+    lines = [
+        "| shape | what it imitates | what it loads | gateable (tier gate) "
+        "| smoke; gate; nightly: load: tokens in + out |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for name in list_profiles():
+        tiers = load_tiers(name)
+        gate = tiers[TIERS.index("gate")]
+        gates = ", ".join(sorted(gate.gateable))
+        if gate.fixed_twin:
+            more = sorted(gate.fixed_twin.gateable - gate.gateable)
+            gates += f"; `{name}-fixed` also {', '.join(more)}" if more else f"; `{name}-fixed` the same"
+        costs = "; ".join(_cost(profile) for profile in tiers)
+        lines.append(f"| `{name}` | {gate.purpose} | {gate.bottleneck} | {gates} | {costs} |")
+    return "\n".join(lines)
+
+
 def json_schema() -> dict[str, Any]:
     """The schema of a profile's file: the model, and `tiers` with the keys that a tier replaces."""
     schema = TrafficProfile.model_json_schema()
@@ -128,6 +147,18 @@ def load_text(profile: TrafficProfile) -> str:
         return f"{profile.arrival_pattern}, searched from {profile.request_rate[0]:g} to {profile.request_rate[1]:g}/s"
     rates = (f"{rate:.0%} of capacity" if profile.needs_capacity else f"{rate:g}/s" for rate in profile.request_rate)
     return f"{profile.arrival_pattern}, {', '.join(rates)}"
+
+
+def _cost(profile: TrafficProfile) -> str:
+    every = cells(profile).values()
+    total = sum(cell["input_tokens"] for cell in every), sum(cell["output_tokens"] for cell in every)
+    return f"{load_text(profile)}: {_short(total[0])} + {_short(total[1])}"
+
+
+def _short(tokens: int) -> str:
+    return (
+        f"{tokens / 1e6:.1f}M" if tokens >= 1e6 else f"{tokens / 1e3:.0f}k" if tokens >= 1e4 else f"{tokens / 1e3:.1f}k"
+    )
 
 
 def _tokens(profile: TrafficProfile, count: int) -> tuple[int, int]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from traffic_profiles.text.draw import Draw
 
@@ -27,6 +29,11 @@ class Lengths(BaseModel):
     @classmethod
     def _from_number(cls, value: Any) -> Any:
         return {"mean": value} if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """A plain number is a length too."""
+        return {"anyOf": [{"type": "number", "minimum": 0}, handler.resolve_ref_schema(handler(core))]}
 
     @model_validator(mode="after")
     def _possible(self) -> Lengths:

@@ -237,5 +237,16 @@ def _validate(data: dict[str, Any], where: str) -> TrafficProfile:
         return TrafficProfile.model_validate_json(json.dumps(data, allow_nan=False))
     except ValidationError as error:
         raise ProfileError(sentence(error, TrafficProfile, where)) from None
-    except (TypeError, ValueError) as error:
-        raise ProfileError(f"{where}: {error}; quote the value if it is text.") from None
+    except (TypeError, ValueError):
+        key = next(key for key, value in data.items() if not _is_json(value))
+        raise ProfileError(
+            f"{where}: {key} holds a date or a number that is not finite; quote it if it is text."
+        ) from None
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -13,15 +13,23 @@ from pydantic import BaseModel, ValidationError
 from traffic_profiles.shape import ProfileError
 
 MAX_BYTES = 65_536
+MAX_DEPTH = 12
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Safe YAML without aliases (a few lines of them can expand without bound) and without repeated keys."""
+    """Safe YAML without aliases (a few lines of them expand without bound), repeated keys and deep nesting."""
+
+    depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.depth > MAX_DEPTH:
+            raise yaml.MarkedYAMLError(problem="nested too deeply", problem_mark=self.get_mark())
         if self.check_event(yaml.AliasEvent):
             raise yaml.MarkedYAMLError(problem="aliases (*name) are not used here", problem_mark=self.get_mark())
-        return super().compose_node(parent, index)
+        self.depth += 1
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         seen: set[str] = set()
@@ -56,7 +64,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 def near(word: str, known: Iterable[str]) -> str:
     """`; did you mean A or B?` when something is close, otherwise `; known: ...`."""
     names = list(known)
-    close = difflib.get_close_matches(word, names, n=3, cutoff=0.5)
+    close = difflib.get_close_matches(word, names, n=3, cutoff=0.6)
     return f"; did you mean {' or '.join(close)}?" if close else f"; known: {', '.join(names)}."
 
 

@@ -1,6 +1,6 @@
 """Text that is text: real language by stratum, written for enginegate or read from this Python's own files.
 
-`write(stratum, draw)` gives an Ask. Every stratum is unbounded by seed: names, numbers and the choice and order of
+`STRATA[name](draw)` gives an Ask. Every stratum is unbounded by seed: names, numbers and the choice and order of
 sentences are drawn, so two seeds do not meet in a prompt.
 """
 
@@ -37,8 +37,8 @@ def told(grammar: str, draw: Draw) -> Ask:
 def _replies(scene: Scene, draw: Draw) -> Iterator[str]:
     """Assistant turns of two to five sentences each."""
     while scene.scenario.reply:
-        told = draw.sample(range(len(scene.scenario.reply)), draw.between(2, 5))
-        yield " ".join(scene.say(scene.scenario.reply[at], draw) for at in sorted(told))
+        chosen = draw.sample(range(len(scene.scenario.reply)), draw.between(2, 5))
+        yield " ".join(scene.say(scene.scenario.reply[at], draw) for at in sorted(chosen))
 
 
 STRATA: Mapping[str, Callable[[Draw], Ask]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, islice, takewhile
@@ -13,15 +14,14 @@ Count = Callable[[str], int]
 POOL = 16  # candidates for the unit that closes the gap
 CLOSE = 0.01  # of the target
 
-# Letters a token for other scripts, read off with byte-level vocabularies of 100k to 200k entries on this text.
-# A small English vocabulary spends two to four times as many: give a tokenizer where the length matters.
+# Letters a token in scripts other than Latin, read off with byte-level vocabularies of 100k to 200k entries on this
+# text. A small English vocabulary spends two to four times as many: give a tokenizer where the length matters.
 _SCRIPTS = (
-    (0x0400, 0x052F, 2.6),
-    (0x0600, 0x06FF, 2.2),
-    (0x0900, 0x097F, 2.0),
-    (0x3040, 0x30FF, 1.2),
-    (0x4E00, 0x9FFF, 1.1),
-    (0xAC00, 0xD7AF, 1.2),
+    (re.compile("[\u0400-\u052f]"), 2.6),
+    (re.compile("[\u0600-\u06ff]"), 2.2),
+    (re.compile("[\u0900-\u097f]"), 2.0),
+    (re.compile("[\u3040-\u30ff\uac00-\ud7af]"), 1.2),
+    (re.compile("[\u4e00-\u9fff]"), 1.1),
 )
 _LATIN = 4.2
 
@@ -56,7 +56,12 @@ class Ask:
 
 def estimate_tokens(text: str) -> int:
     """Tokens by characters, for when there is no tokenizer: 4.2 Latin letters a token, fewer in other scripts."""
-    return max(1, round(sum(1 / _letters_per_token(ord(c)) for c in text))) if text else 0
+    tokens, latin = 0.0, len(text)
+    if not text.isascii():
+        for script, letters_per_token in _SCRIPTS:
+            letters = len(script.findall(text))
+            tokens, latin = tokens + letters / letters_per_token, latin - letters
+    return max(1, round(tokens + latin / _LATIN)) if text else 0
 
 
 def fit(ask: Ask, target: int, count: Count) -> str:
@@ -94,7 +99,3 @@ def _settle(ask: Ask, units: list[str], spare: list[str], target: int, count: Co
             spare.remove(best)
             units.append(best)
     return ask.text(units)
-
-
-def _letters_per_token(code: int) -> float:
-    return next((letters for low, high, letters in _SCRIPTS if low <= code <= high), _LATIN)

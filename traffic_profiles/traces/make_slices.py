@@ -2,7 +2,7 @@
 
 Mooncake (arXiv 2407.00079, conversation trace): 12,031 requests in an hour, mean input 12,035 and output 343 tokens,
 about 40 % of the 512-token blocks seen before. Azure (2023, Splitwise, ISCA 2024): conversation with median 1,020 in
-and 129 out, code with median 1,500 in and 13 out, arrivals burstier than Poisson. Interference: 8, 32 or 2 streams
+and 129 out, code with median 1,500 in and 13 out, arrivals burstier than Poisson. Interference: 24, 32 or 2 streams
 that start together and a long prompt every two seconds.
 
     python traffic_profiles/traces/make_slices.py        # writes *.jsonl beside this file, the same bytes every time
@@ -81,7 +81,7 @@ def slices() -> dict[str, list[dict[str, Any]]]:
         "mooncake.jsonl": mooncake(),
         "azure.jsonl": azure(),
         "interference-smoke.jsonl": interference(2, (100, 64), 500, 3),
-        "interference-gate.jsonl": interference(8, (400, 512), 4096, 16),
+        "interference-gate.jsonl": interference(24, (400, 512), 4096, 16),
         "interference-nightly.jsonl": interference(32, (1000, 2048), 16384, 60),
     }
 
