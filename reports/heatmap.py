@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from reports import wording
@@ -83,7 +83,8 @@ def heatmap(run: Run, series: PairSeries, accuracy: dict[str, Box], *, fold: boo
 def worst_boxes(run: Run, series: PairSeries, columns: Sequence[tuple[str, str]]) -> tuple[Box, ...]:
     """One box a column, each the worst of all cells: a run in one row."""
     by_place = _by_place(run)
-    return tuple(_box(list(run.cells), column, by_place, series) for column, _ in columns)
+    boxes = (_box(list(run.cells), column, by_place, series) for column, _ in columns)
+    return tuple(replace(box, target="") for box in boxes)  # its row is on the run's own page
 
 
 _NONE = Box("none", wording.MISSING, title="not measured")

@@ -21,6 +21,7 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine (Debian: apt-get install chromium)"),
 ]
 
+GOLDEN = sorted(path.parent for path in (Path(__file__).parent / "golden_runs").glob("*/plan.yaml"))
 FIRST_SCREEN = (".verdict", ".halves", ".heat")
 HOSTILE = (
     "</pre></main><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
@@ -68,6 +69,21 @@ def test_a_report_has_no_fault(browser: Browser, report: Path, size: str, theme:
     with opened(browser, report, size, theme) as seen:
         assert faults(seen) == []
         assert first_screen_faults(seen, FIRST_SCREEN if size == "wide" else (".verdict", ".halves", ".phone")) == []
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_comparison_of_real_runs_has_no_fault(browser: Browser, tmp_path: Path, size: str) -> None:
+    with opened(browser, write_report(GOLDEN, tmp_path / "report.html"), size, "dark") as seen:
+        assert faults(seen) == []
+        assert first_screen_faults(seen, (".compared", ".heat")) == []
+
+
+@pytest.mark.parametrize("run", GOLDEN, ids=lambda run: run.name)
+def test_a_real_run_has_no_fault(browser: Browser, run: Path, tmp_path: Path) -> None:
+    report = write_report([run], tmp_path / "report.html")
+    for size, theme in (("wide", "dark"), ("phone", "light")):
+        with opened(browser, report, size, theme) as seen:
+            assert faults(seen) == []
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -52,7 +52,8 @@ def failing(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def passing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     margin = {"baseline": 0.03, "candidate": 0.02, "floor": 0.02}
     return make_run(
-        tmp_path_factory.mktemp("runs") / "passing", Made(profiles=ONE, speedup={"ttft": 1.5, "tpot": 1.5}, margin=margin)
+        tmp_path_factory.mktemp("runs") / "passing",
+        Made(profiles=ONE, speedup={"ttft": 1.5, "tpot": 1.5}, margin=margin),
     )
 
 
@@ -331,3 +332,39 @@ def test_a_shift_in_level_is_found_and_noise_is_not() -> None:
     assert change_points(shifted) == [14]
     assert change_points(np.full(20, 0.3)) == []
     assert change_points(steady[:5]) == []
+
+
+# --- runs of real engines -------------------------------------------------------------------------------------------
+
+GOLDEN = sorted(path.parent for path in (ROOT / "tests" / "golden_runs").glob("*/plan.yaml"))
+
+
+@pytest.mark.parametrize("run", GOLDEN, ids=lambda run: run.name)
+def test_a_real_run_is_rendered_whole(run: Path, tmp_path: Path) -> None:
+    data, html = read_run(run), page_of(run, tmp_path)
+    assert data.problems == ()
+    assert f'class="verdict {data.status}' in html
+    if data.verdict:
+        assert data.verdict.sentence[1:60].replace("'", "&#39;") in html
+        assert len(ElementTree.fromstring(junit_xml(run)).findall(".//testcase")) == len(data.checks) + 1
+    assert "/root/" not in html and "/work/" not in html
+
+
+def test_the_letter_a_is_shown_as_what_it_is() -> None:
+    run = read_run(ROOT / "tests" / "golden_runs" / "letter-a")
+    examples = worst_examples(run)
+    assert len(examples) == 5
+    candidate, baseline = examples[0].sides
+    assert set("".join(piece.text for piece in candidate.pieces).replace("…", "").split()) == {"a"}
+    assert candidate.pieces[0].margin and candidate.pieces[0].margin > 4
+    assert len("".join(piece.text for piece in baseline.pieces).split()) > 8
+    assert examples[0].prompt
+    scored = read_scored(run)
+    assert scored["candidate"].by_position()[0][1].nats > 100 * scored["baseline"].total().nats
+
+
+def test_real_runs_compared(tmp_path: Path) -> None:
+    html = write_report(GOLDEN, tmp_path / "report.html").read_text(encoding="utf-8")
+    for run in GOLDEN:
+        assert run.name in html
+    assert html.index(". letter-a") > html.index(". honest")
