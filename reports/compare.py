@@ -57,7 +57,7 @@ def _rank(run: Run) -> tuple[int, bool, float]:
 def lead(runs: Sequence[Ranked]) -> tuple[str, str]:
     """(headline, what the order means)."""
     first = runs[0]
-    counts = {state: sum(one.run.status == state for one in runs) for state in (*wording.GLYPHS,)}
+    counts = {state: sum(one.run.status == state for one in runs) for state in wording.GLYPHS}
     told = ", ".join(f"{n} {state}" for state, n in counts.items() if n)
     passes, judged = first.run.status == "PASS", first.run.verdict is not None
     word = f"{first.name} leads" if passes else "No run passes" if judged else "Nothing was judged"

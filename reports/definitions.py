@@ -149,6 +149,15 @@ ACCURACY = (
         "mean over tokens of −ln p_reference(token)", "nats/token", f"{_TOKENS} nll_sum / tokens",
     ),
     Definition(
+        "excess_nll", "Excess NLL",
+        "The same for answers that were sampled: zero in the mean for an honest sampler, whatever the temperature did.",
+        "NLL − entropy of the reference at the same positions", "nats/token", f"{_TOKENS} nll_sum, entropy_sum",
+    ),
+    Definition(
+        "scored_share", "Scored share", "How much of what was asked and timed could be scored under the reference.",
+        "scored answers / timed requests", "%", "oracles/*/tokens.json",
+    ),
+    Definition(
         "flips_inexcusable", "Inexcusable flips",
         "Tokens that are not the reference's choice although the reference was sure: its margin exceeds the tie width.",
         "count / tokens", "%", f"{_TOKENS} flips_inexcusable / tokens",

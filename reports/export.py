@@ -34,7 +34,7 @@ def write_png(run_dir: Path, out: Path) -> list[Path]:
     run = read_run(run_dir)
     out.mkdir(parents=True, exist_ok=True)
     written = []
-    for chart in (chart for section in _sections(run) for chart in section.charts):
+    for chart in (chart for section in _sections(run) for chart in section.charts if chart.only != "phone"):
         path = out / f"{chart.name}.png"
         path.write_bytes(as_png(chart))
         written.append(path)

@@ -51,7 +51,7 @@ def render_run(run: Run) -> str:
         sections=sections(run, series, scored),
         page={
             "state": run.status,
-            "word": run.status if run.verdict else "Sweep: measured, not judged",
+            "word": wording.UNJUDGED.get(run.status, run.status),
             "judged": run.verdict is not None,
             "provisional": bool(run.verdict and run.verdict.mode == "quick"),
             "sentence": _capital(run.verdict.sentence) if run.verdict else page.measured_line(run),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
+from reports.page import measured_line
 from reports.run_data import Check, Run, read_run
 
 # JUnit knows failed, in error and skipped. INCONCLUSIVE is a failure here: a CI must not read it as passed.
@@ -43,8 +44,10 @@ def _whole(root: Element, run: Run) -> None:
     suite = SubElement(root, "testsuite", name="verdict", tests="1", failures="0", errors="0", skipped="0")
     case = SubElement(suite, "testcase", classname="enginegate", name="verdict")
     if run.verdict is None:
-        SubElement(case, "skipped", message="A sweep measures; it judges nothing.")
-        suite.set("skipped", "1")
+        unfinished = run.status == "UNFINISHED"
+        tag, attribute = ("error", "errors") if unfinished else ("skipped", "skipped")
+        SubElement(case, tag, message=measured_line(run))
+        suite.set(attribute, "1")
     elif outcome := _OUTCOME.get(run.status):
         SubElement(case, outcome, type=run.status, message=f"{run.status}: {run.verdict.sentence}")
         suite.set("errors" if outcome == "error" else "failures", "1")

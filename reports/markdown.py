@@ -7,7 +7,7 @@ from pathlib import Path
 
 from reports import wording
 from reports.heatmap import Heatmap, heatmap
-from reports.page import checklist, halves, headline, identity, limiting
+from reports.page import checklist, halves, headline, identity, limiting, measured_line
 from reports.pair_series import PairSeries
 from reports.run_data import Check, Run, read_run
 
@@ -33,7 +33,7 @@ def escape(text: str) -> str:
 
 def _verdict(run: Run) -> list[str]:
     if run.verdict is None:
-        return [f"## {wording.GLYPHS['SWEEP']} Sweep: measured, not judged", ""]
+        return [f"## {wording.GLYPHS[run.status]} {wording.UNJUDGED[run.status]}", "", escape(measured_line(run)), ""]
     provisional = " · PROVISIONAL (quick run)" if run.verdict.mode == "quick" else ""
     lines = [f"## {wording.GLYPHS[run.status]} {run.status}{provisional}", "", escape(run.verdict.sentence), ""]
     lines += ["| | | |", "| --- | --- | --- |"]

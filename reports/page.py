@@ -70,7 +70,7 @@ def _power(run: Run) -> str:
 
 def _why_unjudged(run: Run, family: str) -> str:
     if run.verdict is None:
-        return "A sweep measures; it judges nothing."
+        return "Nothing was judged."
     if family == "accuracy":
         reasons = [
             str(result.get("reason"))
@@ -238,10 +238,15 @@ def validity_line(items: Sequence[ChecklistItem]) -> tuple[str, str]:
 
 
 def measured_line(run: Run) -> str:
-    """What a sweep did, and what it cannot say."""
+    """What a run without a verdict did, and what it cannot say."""
+    done = f"{wording.count(len(run.arms), 'endpoint')}, {wording.count(len(run.cells), 'cell')}."
+    if run.status == "UNFINISHED":
+        return (
+            f"{done} This gate has not come to a verdict; go on with it: enginegate gate --resume --run-dir {run.name}"
+        )
     return (
-        f"{wording.count(len(run.arms), 'endpoint')}, {wording.count(len(run.cells), 'cell')}. A sweep measures speed "
-        "only: whether the answers are right is not known until a gate or a verify has judged them."
+        f"{done} A sweep measures speed only: whether the answers are right is not known until a gate or a verify has "
+        "judged them."
     )
 
 

@@ -140,8 +140,8 @@ class Run:
 
     @property
     def status(self) -> str:
-        """The verdict's status, or SWEEP."""
-        return self.verdict.status if self.verdict else "SWEEP"
+        """The verdict's status; without one UNFINISHED for a gate (its plan has a policy), SWEEP otherwise."""
+        return self.verdict.status if self.verdict else "UNFINISHED" if "policy" in self.plan else "SWEEP"
 
     def of_family(self, family: str) -> tuple[Check, ...]:
         """Checks of one half of the question: speed, accuracy, honesty, validity."""

@@ -83,7 +83,7 @@ def _checks(run: Run) -> Section:
     table = checks_table("checks", "Every check", run.checks)
     power = str(run.verdict.power.get("sentence") or "") if run.verdict else ""
     notes = run.verdict.notes if run.verdict else ()
-    drawn = _present([charts.forest(run.checks)])
+    drawn = tuple(charts.forest(run.checks))
     return Section("checks", "Every check", "Checks", power, drawn, (table,), notes=notes)
 
 

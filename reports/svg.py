@@ -84,7 +84,10 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart that can be drawn for the page or for paper. `note` says how to read it, `alt` what it shows."""
+    """A chart that can be drawn for the page or for paper. `note` says how to read it, `alt` what it shows.
+
+    `only` is `wide` or `phone` for one of two drawings of the same thing.
+    """
 
     name: str
     title: str
@@ -93,6 +96,7 @@ class Chart:
     draw: Callable[[Palette], Drawing]
     define: str = ""
     wide: bool = False
+    only: str = ""
 
 
 def slug(name: str) -> str:

@@ -5,13 +5,10 @@ from __future__ import annotations
 from reports.run_data import Check
 
 MISSING = "–"
-GLYPHS = {"PASS": "✓", "FAIL": "✕", "INCONCLUSIVE": "≈", "INVALID": "!", "SWEEP": "∿"}
-EXPLAINED = {
-    "PASS": "every judged check passed",
-    "FAIL": "at least one check is proven to miss its bar",
-    "INCONCLUSIVE": "at least one interval straddles its bar",
-    "INVALID": "a precondition of judging broke",
-    "SWEEP": "measured, not judged",
+GLYPHS = {"PASS": "✓", "FAIL": "✕", "INCONCLUSIVE": "≈", "INVALID": "!", "SWEEP": "∿", "UNFINISHED": "…"}
+UNJUDGED = {
+    "SWEEP": "Sweep: measured, not judged",
+    "UNFINISHED": "Unfinished: no verdict yet",
 }
 
 
