@@ -18,11 +18,12 @@ from math import log
 
 import numpy as np
 
+from harness.accuracy import Divergence, Documents, judge_divergence
 from harness.criteria import CellScope, load_policy, resolve
 from harness.gate import GateInput, decide
 from harness.measurement import CellMeasurement, Distribution, Role, VisitMeasurement
 from harness.power import wants_more_pairs
-from harness.statistics import Array, hodges_lehmann
+from harness.statistics import Array, hodges_lehmann, look_at
 from harness.verdict import Cost, Status, Verdict
 
 CELLS = tuple(f"chat/c{concurrency}" for concurrency in (1, 2, 4, 8, 16, 32, 64, 128, 192, 256))
@@ -134,15 +135,40 @@ def main() -> None:
             print(f"          truly 1.25x everywhere PASS {passed:.1%}, printed {printed:.1%}", flush=True)
         drifting = Truth("beat-by-20", np.full(checks, log(1.25)), 0.03, drift=0.02)
         bias = 100 * (float(np.mean(list(pool.map(_drift, _jobs(drifting, n), chunksize=50)))) - 1)
+        equal_accuracy = list(pool.map(_accuracy, ((1.0, seed) for seed in range(n)), chunksize=20))
+        at_limit = list(pool.map(_accuracy, ((1.05, seed) for seed in range(n, 2 * n)), chunksize=20))
+    accuracy_false_fail, accuracy_false_pass = equal_accuracy.count(Status.FAIL) / n, at_limit.count(Status.PASS) / n
+    print(f"accuracy: equal numerics FAIL {accuracy_false_fail:.2%}, exactly at 1.05x PASS {accuracy_false_pass:.2%}")
     print(f"drift of 2 % a slot biases the estimate by {bias:+.3f} %")
     print(
         f"false_pass={max(false_pass):.4f} false_fail={max(false_fail):.4f} power_error={max(errors, key=abs):+.2f}pt "
-        f"drift_bias={bias:+.3f}%"
+        f"drift_bias={bias:+.3f}% accuracy_false_fail={accuracy_false_fail:.4f} "
+        f"accuracy_false_pass={accuracy_false_pass:.4f}"
     )
 
 
 def _jobs(truth: Truth, n: int) -> Iterator[tuple[Truth, int]]:
-    return ((truth, seed) for seed in range(n))
+    first = round(1e8 * truth.noise)  # other draws for each noise
+    return ((truth, first + seed) for seed in range(n))
+
+
+def _accuracy(job: tuple[float, int]) -> Status:
+    """Judge 200 documents of four strata whose true ratio to the baseline is known, at the first look's level."""
+    ratio, seed = job
+    rng = np.random.default_rng(seed)
+    difficulty = rng.gamma(0.5, 2, 200)
+    arms = [_documents(rng, difficulty, scale) for scale in (ratio, 1.0)]
+    floor = _documents(rng, difficulty[:40], 0.2)
+    return judge_divergence(Divergence(*arms, floor), 1.05, alpha=look_at(6, *LOOKS).alpha, resamples=1000).status
+
+
+def _documents(rng: np.random.Generator, difficulty: Array, scale: float) -> Documents:
+    """Answers of 16 to 96 tokens; a disagreement in 3 % of them, exponential margins, hard documents have more."""
+    n = len(difficulty)
+    tokens, line = rng.integers(16, 97, n).astype(float), np.arange(n)
+    disagreements = rng.poisson(0.03 * tokens * difficulty)
+    nats = scale * 0.12 * rng.standard_gamma(np.maximum(disagreements, 1e-9)) * (disagreements > 0)
+    return Documents(np.ones(n, dtype=np.int64), line, line.astype(str), (line % 4).astype(str), tokens, nats)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from harness.power import HEADROOM, MAX_PAIRS_NEEDED, Noise, chance_to_pass, mea
 from harness.speed import Series, Visits, make_series
 from harness.statistics import (
     ALPHA,
+    EXACT_PAIRS,
     Array,
     Look,
     hodges_lehmann,
@@ -125,9 +126,11 @@ def _pairs_needed(series: Sequence[Series], noise: Noise) -> int | None:
         look = (Look(1, n, ALPHA),)
         return chance_to_pass(margin, noise.sd, noise.correlation, look, draws=400) >= WANTED_CHANCE
 
-    low, high = 4, MAX_PAIRS_NEEDED
-    if not enough(high):
-        return None
+    low, high = EXACT_PAIRS - 1, 2 * EXACT_PAIRS
+    while not enough(high):
+        if high >= MAX_PAIRS_NEEDED:
+            return None
+        low, high = high, min(2 * high, MAX_PAIRS_NEEDED)
     while high - low > 1:  # the chance grows with the pairs
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)

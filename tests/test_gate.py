@@ -497,7 +497,8 @@ def test_an_aa_run_that_is_incomplete_is_invalid() -> None:
 
 
 def test_aa_runs_are_rarely_called_biased() -> None:
-    results = [judge_aa(replace(gate_run(1.0), visits=visits(1.0, noise=0.05, seed=seed))) for seed in range(40)]
+    run = gate_run(1.0, token_margin=None)
+    results = [judge_aa(replace(run, visits=visits(1.0, noise=0.05, seed=seed))) for seed in range(40)]
     assert sum(result.status is Status.INVALID for result in results) <= 3
 
 
