@@ -37,7 +37,8 @@ __all__ = ["TIERS", "ProfileError", "Tier", "TrafficProfile", "list_profiles", "
 
 Tier = Literal["smoke", "gate", "nightly"]
 TIERS: tuple[Tier, ...] = ("smoke", "gate", "nightly")
-TEMPLATE_TOKENS = 64  # a chat template's own tokens: role marks and a default system prompt
+TEMPLATE_TOKENS = 64  # what a chat template adds of its own: role marks and a default system prompt
+TURN_TOKENS = 16  # and for each further turn: the marks of a reply and of a question
 FIXED = "-fixed"
 _FOLDER = Path(__file__).parent
 
@@ -142,10 +143,12 @@ class TrafficProfile(Strict):
     def context_tokens(self) -> int:
         """Tokens that the longest request can need, answer and chat template included."""
         total = self.isl.longest + self.osl.longest + TEMPLATE_TOKENS
-        if self.turns and self.turns.history == "live":
-            later = (self.turns.isl or self.isl).longest + self.osl.longest
-            total += (self.turns.count.longest - 1) * later
-        return total
+        if self.turns is None:
+            return total
+        grows_by = TURN_TOKENS
+        if self.turns.history == "live":
+            grows_by += (self.turns.isl or self.isl).longest + self.osl.longest
+        return total + (self.turns.count.longest - 1) * grows_by
 
     def requests_for(self, load: float) -> int:
         """Requests of a cell at this concurrency, or at this request rate (per second)."""
