@@ -11,8 +11,9 @@ from reports import wording
 from reports.axes import SMALL, figure, name_axes, panel, scale, set_ticks, spread_out, tick_text
 from reports.definitions import label
 from reports.pair_series import PairSeries, Spread, unit_of
-from reports.run_data import Cell, Check, Run
+from reports.run_data import Cell, Run
 from reports.svg import Chart, Drawing, Palette, slug
+from reports.verdict_data import Check
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,6 +13,7 @@ from typing import Any
 MAX_CHARS = 2_000  # a sentence, a path, a fingerprint; engine text has its own, shorter box
 MAX_ITEMS = 20_000
 MAX_DEPTH = 12
+MAX_NODES = 500_000
 MAX_MARKS = 2  # combining marks on one letter: more is drawn over the neighbours' lines
 
 _KEPT = "\n\t"
@@ -34,19 +35,24 @@ def clean(text: str, limit: int = MAX_CHARS) -> str:
     return f"{cut}… ({left:,} more characters)" if left > 0 else cut
 
 
-def clean_tree(value: Any, depth: int = 0) -> Any:
-    """`clean` for every string of a JSON-like value; deeper or longer parts than the limits are named, not kept."""
-    if isinstance(value, str):
-        return clean(value)
-    if isinstance(value, (dict, list, tuple)) and depth >= MAX_DEPTH:
-        return "(nested too deep to show)"
-    if isinstance(value, dict):
-        items = list(value.items())[:MAX_ITEMS]
-        return {clean(str(key), 200): clean_tree(item, depth + 1) for key, item in items}
-    if isinstance(value, (list, tuple)):
-        left = [f"({len(value) - MAX_ITEMS:,} more)"] if len(value) > MAX_ITEMS else []
-        return [clean_tree(item, depth + 1) for item in value[:MAX_ITEMS]] + left
-    return value
+def clean_tree(value: Any) -> Any:
+    """`clean` for every string of a JSON-like value; what is deeper or longer than the limits is named, not kept."""
+    left = [MAX_NODES]  # an alias in YAML is one node to the parser and many to a reader
+
+    def walk(value: Any, depth: int) -> Any:
+        left[0] -= 1
+        if isinstance(value, str):
+            return clean(value)
+        if not isinstance(value, (dict, list, tuple)):
+            return value
+        if depth >= MAX_DEPTH or left[0] < 0:
+            return "(too deep or too large to show)"
+        if isinstance(value, dict):
+            return {clean(str(key), 200): walk(item, depth + 1) for key, item in list(value.items())[:MAX_ITEMS]}
+        more = [f"({len(value) - MAX_ITEMS:,} more)"] if len(value) > MAX_ITEMS else []
+        return [walk(item, depth + 1) for item in value[:MAX_ITEMS]] + more
+
+    return walk(value, 0)
 
 
 def _shown(char: str) -> str:

@@ -10,10 +10,12 @@ from functools import cached_property
 from reports import compare_charts, page, wording
 from reports.heatmap import SEVERITY, Box, Heatmap, Row, speed_columns, worst_boxes
 from reports.pair_series import PairSeries
-from reports.run_data import Run, as_dict, as_number
+from reports.run_data import Run
 from reports.sections import Section
 from reports.svg import Chart
-from reports.tables import Column, Item, Table, TableRow, flat_table, num, text
+from reports.table import Column, Item, Table, TableRow, num, text
+from reports.tables import flat_table
+from reports.values import as_dict, as_number
 
 MAX_PROFILES = 9
 # What must agree before numbers of two runs may stand side by side: (where, key, what a person calls it).

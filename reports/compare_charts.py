@@ -14,8 +14,9 @@ from reports.axes import SMALL, figure, name_axes, panel, scale, set_ticks, spre
 from reports.change_points import change_points
 from reports.definitions import label
 from reports.pair_series import PairSeries, Spread
-from reports.run_data import Check, Run
+from reports.run_data import Run
 from reports.svg import Chart, Drawing, Palette, slug
+from reports.verdict_data import Check
 
 MAX_LINES = 6  # runs drawn in colours of their own: more could not be told apart
 _COLOURS = ("cand", "third", "fourth", "INCONCLUSIVE", "INVALID", "PASS")

@@ -73,6 +73,12 @@ RATE = (
         "served requests inside both limits / duration of the cell", "requests/s", f"{_MEASURED} goodput",
     ),
     Definition(
+        "tokens_by", "Tokens by",
+        "Who counted the output tokens: their ids, the engine's usage, or re-tokenising the text.",
+        "the most exact of these that the engine offers; re-tokenising is an estimate and says so", "tokens",
+        f"{_MEASURED} output_tokens_source",
+    ),
+    Definition(
         "peak_memory", "Peak GPU memory", "The most GPU memory in use during a visit.", "largest sample of the visit",
         "MiB", f"{_MEASURED} signals",
     ),

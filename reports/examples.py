@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from reports.clean_text import clean
-from reports.run_data import Run, as_dict, as_list
+from reports.run_data import Run
+from reports.values import as_dict, as_list
 
 MAX_CHARS = 1_200
 BEFORE, AFTER = 24, 56  # tokens shown around the first clear divergence

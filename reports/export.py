@@ -12,7 +12,8 @@ from reports.pair_series import PairSeries
 from reports.run_data import Run, read_run
 from reports.sections import Section, sections
 from reports.svg import as_png
-from reports.tables import Column, Item, Table, cells_table
+from reports.table import Column, Item, Table
+from reports.tables import cells_table
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 

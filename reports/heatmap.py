@@ -9,8 +9,9 @@ from statistics import median
 from reports import wording
 from reports.definitions import label
 from reports.pair_series import SHOWN, PairSeries
-from reports.run_data import Cell, Check, Run
+from reports.run_data import Cell, Run
 from reports.svg import slug
+from reports.verdict_data import Check
 
 MAX_ROWS = 10  # more cells than this are folded into one row a profile: the first screen has no room
 ByPlace = dict[tuple[str | None, str], Check]

@@ -6,7 +6,8 @@ from pathlib import Path
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from reports.page import measured_line
-from reports.run_data import Check, Run, read_run
+from reports.run_data import Run, read_run
+from reports.verdict_data import Check
 
 # JUnit knows failed, in error and skipped. INCONCLUSIVE is a failure here: a CI must not read it as passed.
 _OUTCOME = {"FAIL": "failure", "INCONCLUSIVE": "failure", "INVALID": "error"}

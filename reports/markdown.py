@@ -9,7 +9,8 @@ from reports import wording
 from reports.heatmap import Heatmap, heatmap
 from reports.page import checklist, halves, headline, identity, limiting, measured_line
 from reports.pair_series import PairSeries
-from reports.run_data import Check, Run, read_run
+from reports.run_data import Run, read_run
+from reports.verdict_data import Check
 
 MAX_BYTES = 900_000  # a step summary is refused at 1 MiB
 MAX_OPEN = 20

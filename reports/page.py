@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from reports import wording
 from reports.definitions import label
 from reports.heatmap import SEVERITY, anchor, severity
-from reports.run_data import Check, Run, as_dict, as_list, as_number
+from reports.run_data import Run
+from reports.values import as_dict, as_list, as_number
+from reports.verdict_data import Check
 
 FAMILIES = {"speed": "Faster", "accuracy": "As right", "honesty": "Honest"}
 UNJUDGED = "NOT JUDGED"

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
 
-from reports.run_data import LATENCIES, Run, as_dict, as_number, measured
+from reports.run_data import LATENCIES, Run, measured
+from reports.values import as_dict, as_number
 
 SHOWN = (
     "ttft.p50", "ttft.p95", "tpot.p50", "tpot.p95", "request_latency.p50", "request_latency.p95",

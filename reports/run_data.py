@@ -7,9 +7,8 @@ out is not shown as one. All text is cleaned here (`clean_text`), so nothing dow
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,10 @@ import pyarrow.parquet as pq
 import yaml
 
 from reports.clean_text import clean, clean_tree
+from reports.values import as_dict, as_list, as_number
+from reports.verdict_data import Check, Verdict, parse_verdict, unreadable
 
 MAX_FILE_BYTES = 64 * 2**20
-STATUSES = ("PASS", "FAIL", "INCONCLUSIVE", "INVALID")
 LATENCIES = ("ttft", "tpot", "request_latency")
 
 
@@ -43,52 +43,6 @@ class Cell:
     def closed_loop(self) -> bool:
         """Whether the load is a number of requests in flight."""
         return self.load.startswith("c")
-
-
-@dataclass(frozen=True)
-class Check:
-    """One judged criterion, as verdict.json has it (harness/verdict.py)."""
-
-    check: str
-    family: str
-    status: str
-    criterion: str
-    metric: str
-    reason: str
-    cell: str | None = None
-    unit: str = ""
-    value_unit: str = ""
-    observed: float | None = None
-    required: float | None = None
-    ci_low: float | None = None
-    ci_high: float | None = None
-    confidence: float | None = None
-    distance: float | None = None
-    noise: float | None = None
-    baseline: float | None = None
-    candidate: float | None = None
-    n: int = 0
-    evidence: tuple[str, ...] = ()
-    hint: str = ""
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """verdict.json."""
-
-    status: str
-    mode: str
-    line: str
-    sentence: str
-    next_step: str
-    passed: int
-    judged: int
-    checks: tuple[Check, ...]
-    failed_first: tuple[str, ...] = ()
-    power: dict[str, Any] = field(default_factory=dict)
-    cost: dict[str, Any] = field(default_factory=dict)
-    hashes: dict[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -168,7 +122,7 @@ def read_run(root: Path) -> Run:
     if verdict is None and not visits:
         if not problems:
             raise FileNotFoundError(f"{root} holds neither verdict.json nor pairs/*/*/measurements.json: no run.")
-        verdict = _unreadable("This run left nothing that could be read.")
+        verdict = unreadable("This run left nothing that could be read.")
     return Run(
         root=root,
         name=clean(root.resolve().name, 120),
@@ -202,27 +156,6 @@ def read_table(path: Path, columns: list[str]) -> pa.Table | None:
         return None
 
 
-def as_number(value: Any) -> float | None:
-    """A finite number, or None: never zero for missing."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        return None
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
-
-
-def as_dict(value: Any) -> dict[str, Any]:
-    """`value` when it is a dict, else an empty one."""
-    return value if isinstance(value, dict) else {}
-
-
-def as_list(value: Any) -> list[Any]:
-    """`value` when it is a list, else an empty one."""
-    return value if isinstance(value, list) else []
-
-
 def _read(path: Path, problems: list[str], parse: Callable[[bytes], Any] = orjson.loads) -> dict[str, Any]:
     """A JSON or YAML object with clean text; {} and a sentence in `problems` when it cannot be read."""
     if not path.is_file():
@@ -239,64 +172,16 @@ def _read(path: Path, problems: list[str], parse: Callable[[bytes], Any] = orjso
     return value
 
 
-def _unreadable(sentence: str) -> Verdict:
-    return Verdict("INVALID", "full", "VERDICT INVALID", sentence, "Look at the problems listed below.", 0, 0, ())
-
-
 def _verdict(path: Path, problems: list[str]) -> Verdict | None:
     if not path.exists():
         return None
     known = len(problems)
     raw = _read(path, problems)
     if len(problems) > known:
-        return _unreadable("verdict.json cannot be read, so nothing is decided.")
-    if raw.get("schema_version") != 1:
-        problems.append(f"verdict.json has schema version {raw.get('schema_version')}; this report reads version 1.")
-        return _unreadable("verdict.json is of a version that this report does not read, so nothing is decided.")
-    items = as_list(raw.get("checks"))
-    checks = tuple(_check(item) for item in items if isinstance(item, dict))
-    status, sentence = _status(raw), _text(raw, "sentence")
-    if status == "PASS" and (not checks or len(checks) < len(items) or any(c.status != "PASS" for c in checks)):
-        problems.append("verdict.json says PASS, but not every check in it passed.")
-        status, sentence = "INVALID", "verdict.json contradicts itself: it says PASS, but not every check passed."
-    return Verdict(
-        status=status,
-        mode="full" if raw.get("mode") == "full" else "quick",
-        line=_text(raw, "line"),
-        sentence=sentence,
-        next_step=_text(raw, "next_step"),
-        passed=int(as_number(raw.get("passed")) or 0),
-        judged=int(as_number(raw.get("judged")) or len(checks)),
-        checks=checks,
-        failed_first=tuple(str(name) for name in as_list(raw.get("failed_first"))),
-        power=as_dict(raw.get("power")),
-        cost=as_dict(raw.get("cost")),
-        hashes=as_dict(raw.get("hashes")),
-        notes=tuple(str(note) for note in as_list(raw.get("notes"))),
-    )
-
-
-def _check(raw: dict[str, Any]) -> Check:
-    texts = ("check", "family", "criterion", "metric", "reason", "unit", "value_unit", "hint")
-    numbers = ("observed", "required", "ci_low", "ci_high", "confidence", "distance", "noise", "baseline", "candidate")
-    fields: dict[str, Any] = {key: _text(raw, key) for key in texts} | {key: as_number(raw.get(key)) for key in numbers}
-    return Check(
-        status=_status(raw),
-        cell=_text(raw, "cell") or None,
-        n=int(as_number(raw.get("n")) or 0),
-        evidence=tuple(str(path) for path in as_list(raw.get("evidence"))),
-        **fields,
-    )
-
-
-def _status(raw: dict[str, Any]) -> str:
-    status = str(raw.get("status"))
-    return status if status in STATUSES else "INVALID"
-
-
-def _text(raw: dict[str, Any], key: str) -> str:
-    value = raw.get(key)
-    return value if isinstance(value, str) else ""
+        return unreadable("verdict.json cannot be read, so nothing is decided.")
+    verdict, problem = parse_verdict(raw)
+    problems += [problem] if problem else []
+    return verdict
 
 
 def _visits(root: Path, problems: list[str]) -> Iterator[Visit]:

@@ -9,19 +9,12 @@ from reports import accuracy_charts, charts, latencies
 from reports.divergence import Scored
 from reports.examples import Example, worst_examples
 from reports.heatmap import severity
+from reports.oracle_tables import contracts_table, divergence_table, oracle_table
 from reports.pair_series import PairSeries
 from reports.run_data import Run
 from reports.svg import Chart
-from reports.tables import (
-    Table,
-    cells_table,
-    checks_table,
-    contracts_table,
-    divergence_table,
-    flat_table,
-    oracle_table,
-    signals_table,
-)
+from reports.table import Table
+from reports.tables import cells_table, checks_table, flat_table, signals_table, visits_table
 
 MAX_PROFILES = 10  # with charts of their own; the tables have all
 MAX_DISTRIBUTIONS = 3  # cells, the ones closest to their bars
@@ -160,7 +153,7 @@ def _honesty(run: Run) -> Section:
 def _machine(run: Run) -> Section:
     environment = flat_table("environment", "What the run stood on", value=run.environment)
     engines = flat_table("engines", "What the engines say of themselves", **run.engines)
-    tables = (signals_table(run), engines, environment)
+    tables = (signals_table(run), visits_table(run), engines, environment)
     return Section("machine", "Client and machine", "Machine", "", tables=tables)
 
 

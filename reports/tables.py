@@ -1,109 +1,20 @@
-"""Every table of a report as plain data: HTML, CSV and Markdown are written from these, so they cannot disagree."""
+"""Tables of what was judged, measured and stood on."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
 from statistics import median
-from typing import Any
 
 from reports import wording
 from reports.definitions import label
-from reports.divergence import Scored
 from reports.heatmap import anchor, severity
 from reports.pair_series import SHOWN, PairSeries, Spread, unit_of
-from reports.run_data import Check, Run, as_dict, as_list, as_number
-
-FOLDED_ROWS = 14
-
-
-@dataclass(frozen=True)
-class Column:
-    """`define`: key of the definition behind the "?"; `kind`: `number`, `state`, `text`, `interval` or `reason`."""
-
-    label: str
-    kind: str = "text"
-    define: str = ""
-
-    @property
-    def numeric(self) -> bool:
-        """Whether the column is right-aligned and sorted as numbers."""
-        return self.kind == "number"
-
-
-@dataclass(frozen=True)
-class Item:
-    """A value as shown and, for numbers, as it is; an interval has two."""
-
-    shown: str
-    value: float | None = None
-    ends: tuple[float | None, float | None] = (None, None)
-
-    @property
-    def sort(self) -> str:
-        """The number for sorting; empty when missing."""
-        return "" if self.value is None else repr(self.value)
-
-
-@dataclass(frozen=True)
-class TableRow:
-    """One row; `anchor` is its id on the page."""
-
-    items: tuple[Item, ...]
-    state: str = ""
-    anchor: str = ""
-
-
-@dataclass(frozen=True)
-class Table:
-    """A titled table; `name` is its CSV's file name; `is_open` keeps a long one unfolded."""
-
-    name: str
-    title: str
-    columns: tuple[Column, ...]
-    rows: tuple[TableRow, ...] = field(default=())
-    is_open: bool = False
-
-    @property
-    def is_long(self) -> bool:
-        """Whether the page makes it foldable."""
-        return len(self.rows) > FOLDED_ROWS
-
-    @property
-    def summary(self) -> str:
-        """What a folded table says of itself."""
-        states = Counter(row.state for row in self.rows if row.state not in ("", "PASS"))
-        told = "".join(f", {count} {state}" for state, count in states.items())
-        return f"{self.title}: {wording.count(len(self.rows), 'row')}{told}"
-
-    @cached_property
-    def states(self) -> tuple[str, ...]:
-        """States that occur, for the filter."""
-        return tuple(sorted({row.state for row in self.rows if row.state}))
-
-
-def text(value: object) -> Item:
-    """A text item."""
-    return Item("" if value is None else str(value))
-
-
-def num(value: float | None, unit: str = "") -> Item:
-    """A number with its unit."""
-    return Item(wording.with_unit(value, unit), value)
-
-
-def bounds(low: float | None, high: float | None, shown: str | None = None) -> Item:
-    """An interval, shown as `low to high` unless told otherwise."""
-    plain = f"{wording.number(low)} to {wording.number(high)}" if low is not None and high is not None else ""
-    return Item(plain if shown is None else shown, ends=(low, high))
-
-
-def share(value: float | None, digits: int = 1) -> Item:
-    """A share, shown in percent."""
-    return Item(wording.percent(value, digits), value)
-
+from reports.run_data import Run
+from reports.table import Column, Item, Table, TableRow, bounds, num, share, text
+from reports.values import as_dict, as_number
+from reports.verdict_data import Check
 
 _CHECK_COLUMNS = (
     Column("Check"),
@@ -142,6 +53,7 @@ def _check_row(check: Check) -> TableRow:
 def cells_table(run: Run, series: PairSeries) -> Table:
     """What each arm measured in each cell: median over pairs, and the range."""
     columns = [Column("Cell"), Column("Arm"), Column("Asked", "number"), Column("Served", "number")]
+    columns.append(Column("Tokens by", define="tokens_by"))
     shown = [m for m in SHOWN if any(series.values(arm, c.name, m) for arm in run.arms for c in run.cells)]
     columns += [Column(f"{label(m)}, {unit_of(m)}", "number", m.partition(".")[0]) for m in shown]
     rows = []
@@ -152,6 +64,7 @@ def cells_table(run: Run, series: PairSeries) -> Table:
                 continue
             asked, served = (sum(as_number(one.get(key)) or 0 for one in met) for key in ("asked", "served"))
             items = [text(cell.name), text(arm), Item(f"{asked:,.0f}", asked), Item(f"{served:,.0f}", served)]
+            items.append(text(_counted({str(one.get("output_tokens_source")) for one in met})))
             for metric in shown:
                 spread = series.spread(arm, cell.name, metric)
                 middle = spread.median if spread else None
@@ -164,85 +77,15 @@ def _range(spread: Spread | None) -> str:
     return f" ({wording.number(spread.low)}–{wording.number(spread.high)})" if spread and spread.n > 1 else ""
 
 
-_CONTRACT_COLUMNS = (
-    Column("Contract"),
-    Column("Candidate", "state"),
-    Column("Baseline", "state"),
-    Column("Broke it", "number"),
-    Column("Looked at", "number", "n"),
-    Column("Finds from", "number", "detectable_rate"),
-    Column("What was seen", "reason"),
-)
-_FOUND = {"broken": "FAIL", "unscored": "NOT SCORED", "kept": "PASS"}
-_ABSENT = "NOT LOOKED AT"
-
-
-def contracts_table(run: Run) -> Table:
-    """Every contract that was tested on the timed responses, both arms side by side, with the check's power.
-
-    Counts and sentence are the candidate's. Honesty checks that no oracle wrote (load served) follow.
-    """
-    found: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
-    for arm, results in run.oracles.items():
-        for oracle, result in results.items():
-            for finding in map(as_dict, as_list(result.get("findings"))):
-                found.setdefault((oracle, str(finding.get("name"))), {})[arm] = finding
-    rows = [_contract_row(oracle, name, arms) for (oracle, name), arms in found.items()]
-    named = {f"{oracle}.{name}" for oracle, name in found}
-    rows += [_honesty_row(check) for check in run.of_family("honesty") if check.check not in named]
-    rank = {state: place for place, state in enumerate((*_FOUND.values(), _ABSENT))}
-    rows.sort(key=lambda row: rank.get(row.state, 1))
-    broken = any(row.state == "FAIL" for row in rows)
-    return Table("contracts", "Contracts tested on the timed responses", _CONTRACT_COLUMNS, tuple(rows), is_open=broken)
-
-
-def _contract_row(oracle: str, name: str, arms: dict[str, dict[str, Any]]) -> TableRow:
-    told = arms.get("candidate") or arms.get("both") or {}
-    states = [_FOUND.get(str(finding.get("status")), _ABSENT) for finding in (told, arms.get("baseline", {}))]
-    broke, n, rate = (as_number(told.get(key)) for key in ("count", "n", "detectable_rate"))
-    numbers = (num(broke), num(n), share(rate, 2))
-    items = (text(f"{oracle}: {name.replace('-', ' ')}"), *map(text, states), *numbers, text(told.get("sentence")))
-    return TableRow(items, states[0])
-
-
-def _honesty_row(check: Check) -> TableRow:
-    items = (
-        text(check.check),
-        text(check.status),
-        text(""),
-        num(None),
-        Item(f"{check.n:,}", check.n),
-        share(None),
-        text(check.reason),
-    )
-    return TableRow(items, check.status)
-
-
-def divergence_table(scored: dict[str, Scored]) -> Table:
-    """The reference's view of each arm in one line."""
-    columns = (
-        Column("Arm"),
-        Column("Token margin, nats/token", "number", "token_margin"),
-        Column("95 % interval", "interval"),
-        Column("Top-1", "number", "top1"),
-        Column("Inexcusable flips", "number", "flips_inexcusable"),
-        Column("Loop share", "number", "loop_share"),
-        Column("Tokens", "number", "n"),
-        Column("Documents", "number", "n"),
-    )
-    rows = []
-    for arm, one in scored.items():
-        mean = one.total()
-        half = mean.half_width or 0.0
-        ends = (max(0.0, mean.nats - half), mean.nats + half) if mean.half_width is not None else (None, None)
-        loops = float(one.column("loop_share").mean())
-        items = (
-            text(arm), Item(wording.number(mean.nats), mean.nats), bounds(*ends), share(one.share("top1"), 2),
-            share(one.share("flips_inexcusable"), 2), share(loops), Item(f"{mean.tokens:,}", mean.tokens),
-            Item(f"{mean.documents:,}", mean.documents),
-        )  # fmt: skip
-        rows.append(TableRow(items))
-    return Table("divergence", "Divergence from the reference", columns, tuple(rows))
+def _counted(sources: set[str]) -> str:
+    """Where the token counts come from; an estimate says so."""
+    shown = {
+        "ids": "token ids",
+        "usage": "usage",
+        "retokenised": "re-tokenising (estimated)",
+        "mixed": "mixed (estimated)",
+    }
+    return ", ".join(sorted(shown.get(source, wording.MISSING) for source in sources))
 
 
 def signals_table(run: Run) -> Table:
@@ -268,34 +111,31 @@ def signals_table(run: Run) -> Table:
     return Table("signals", "Signals of the client and the engines", columns, tuple(rows))
 
 
-_ORACLE_COLUMNS = (
-    Column("Number"),
+_VISIT_COLUMNS = (
+    Column("Visit", "number"),
+    Column("Pair", "number", "pair"),
     Column("Arm"),
-    Column("Value", "number"),
-    Column("95 % interval", "interval"),
-    Column("n", "number", "n"),
-    Column("Remark", "reason"),
+    Column("Began"),
+    Column("Took", "number"),
+    Column("Load average before", "number"),
+    Column("After", "number"),
+    Column("AIPerf ended with", "number"),
 )
 
 
-def oracle_table(run: Run) -> Table:
-    """Every number that an oracle gave, with interval and sample count; what was not scored says why."""
+def visits_table(run: Run) -> Table:
+    """The visits in the order they were made."""
     rows = []
-    for arm, results in run.oracles.items():
-        for oracle, result in results.items():
-            rows += [_metric_row(oracle, arm, name, as_dict(m)) for name, m in as_dict(result.get("metrics")).items()]
-            if result.get("status") != "scored":
-                items = (f"{oracle}: not scored", arm, wording.MISSING, "", wording.MISSING, result.get("reason"))
-                rows.append(TableRow(tuple(map(text, items))))
-    return Table("oracles", "What the oracles measured", _ORACLE_COLUMNS, tuple(rows))
-
-
-def _metric_row(oracle: str, arm: str, name: str, metric: dict[str, object]) -> TableRow:
-    value, n, low, high = (as_number(metric.get(key)) for key in ("value", "n", "ci_low", "ci_high"))
-    shown = num(value, str(metric.get("unit") or ""))
-    return TableRow(
-        (text(f"{oracle}: {label(name)}"), text(arm), shown, bounds(low, high), Item(f"{n or 0:,.0f}", n), text(""))
-    )
+    for visit in sorted(run.visits, key=lambda visit: visit.slot):
+        numbers = (as_number(visit.record.get(key)) for key in ("started_at", "ended_at", "load_average_1m"))
+        began, ended, before = numbers
+        after, code = (as_number(visit.record.get(key)) for key in ("load_average_1m_end", "exit_code"))
+        took = ended - began if began is not None and ended is not None else None
+        when = time.strftime("%H:%M:%S", time.gmtime(began)) if began is not None else ""
+        order, pair = Item(str(visit.slot + 1), visit.slot + 1), Item(str(visit.pair), visit.pair)
+        spent = Item(wording.duration(took), took)
+        rows.append(TableRow((order, pair, text(visit.arm), text(when), spent, num(before), num(after), num(code))))
+    return Table("visits", "Visits in run order", _VISIT_COLUMNS, tuple(rows))
 
 
 def flat_table(name: str, title: str, **trees: Mapping[str, object]) -> Table:

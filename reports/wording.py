@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reports.run_data import Check
+from reports.verdict_data import Check
 
 MISSING = "–"
 GLYPHS = {"PASS": "✓", "FAIL": "✕", "INCONCLUSIVE": "≈", "INVALID": "!", "SWEEP": "∿", "UNFINISHED": "…"}

@@ -33,9 +33,10 @@ from reports.html import write_report
 from reports.junit import junit_xml
 from reports.markdown import MAX_BYTES, summary
 from reports.pair_series import PairSeries
-from reports.run_data import STATUSES, read_run
+from reports.run_data import read_run
 from reports.sections import sections
 from reports.svg import as_svg
+from reports.verdict_data import STATUSES
 from tests.made_runs import Made, make_run
 
 ROOT = Path(__file__).parents[1]
@@ -268,6 +269,14 @@ def test_missing_is_never_zero(failing: Path, tmp_path: Path) -> None:
     run = read_run(changed(failing, tmp_path, erase))
     table = next(table for table in run_tables(run) if table.name == "checks")
     assert {row.items[2].shown for row in table.rows} == {wording.MISSING}
+
+
+def test_a_yaml_bomb_is_cut_short(tmp_path: Path) -> None:
+    (tmp_path / "verdict.json").write_text("{}")
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 11)]
+    (tmp_path / "plan.yaml").write_text("\n".join(lines))
+    assert len(str(read_run(tmp_path).plan)) < 20_000_000
 
 
 # --- hostile text ---------------------------------------------------------------------------------------------------
