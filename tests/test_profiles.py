@@ -112,6 +112,7 @@ def test_rates_that_are_shares_become_absolute() -> None:
         ({"isll": 5}, ["'isll' is not known", "did you mean isl?"]),
         ({"sampling": {"temperatur": 1}}, ["sampling.temperatur", "did you mean temperature?"]),
         ({"isl": None}, ["'isl' is missing"]),
+        ({"osl": None, "ols": 5}, ["'ols' is not known", "did you mean osl", "1 more"]),
         ({"isl": {"mean": 5, "stddev": 1}}, ["isl", "needs max"]),
         ({"isl": float("nan")}, ["isl holds", "not finite"]),
         ({"isl": "100"}, ["isl"]),

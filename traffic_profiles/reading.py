@@ -69,8 +69,11 @@ def near(word: str, known: Iterable[str]) -> str:
 
 
 def sentence(error: ValidationError, model: type[BaseModel], where: str) -> str:
-    """The first problem of a validation as one sentence: file, key, what is allowed."""
-    first = error.errors(include_url=False)[0]
+    """The first problem of a validation as one sentence: file, key, what is allowed.
+
+    Unknown keys come first: a misspelt key is the reason why another one is missing.
+    """
+    first = min(error.errors(include_url=False), key=lambda one: one["type"] != "extra_forbidden")
     path = [str(part) for part in first["loc"]]
     key = ".".join(path) or "profile"
     more = f" ({error.error_count() - 1} more after this one)" if error.error_count() > 1 else ""
