@@ -58,11 +58,4 @@ def clean_tree(value: Any) -> Any:
 def _shown(char: str) -> str:
     if char in _KEPT or char in _HARMLESS or char.isprintable():
         return char
-    code = ord(char)
-    if code < 0x20:
-        return chr(0x2400 + code)  # the control's own picture: ␀, ␛
-    if code == 0x7F:
-        return "␡"
-    if unicodedata.category(char) in _HIDDEN:
-        return f"⟨U+{code:04X}⟩"
-    return char
+    return f"⟨U+{ord(char):04X}⟩" if unicodedata.category(char) in _HIDDEN else char

@@ -13,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from reports import compare, page, wording
+from reports.clean_text import clean
 from reports.definitions import DEFINITIONS
 from reports.divergence import Scored, read_scored
 from reports.heatmap import MAX_ROWS, Box, heatmap, severity
@@ -23,6 +24,7 @@ from reports.svg import Chart, as_svg
 from reports.tables import cells_table
 
 TALL_ROWS = 6  # of the heatmap: beyond, the identity stands beside it, or the first screen has no room for it
+BANNER_CHARS = 500  # of each sentence in it: the whole is in summary.md and verdict.json
 _HERE = Path(__file__).parent
 
 
@@ -54,8 +56,8 @@ def render_run(run: Run) -> str:
             "word": wording.UNJUDGED.get(run.status, run.status),
             "judged": run.verdict is not None,
             "provisional": bool(run.verdict and run.verdict.mode == "quick"),
-            "sentence": _capital(run.verdict.sentence) if run.verdict else page.measured_line(run),
-            "next_step": run.verdict.next_step if run.verdict else "",
+            "sentence": clean(_capital(run.verdict.sentence) if run.verdict else page.measured_line(run), BANNER_CHARS),
+            "next_step": clean(run.verdict.next_step, BANNER_CHARS) if run.verdict else "",
             "problems": run.problems,
             "halves": [vars(half) | {"glyph": half.glyph, "text": _half_text(half)} for half in page.halves(run)],
             "heat": heat,

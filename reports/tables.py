@@ -39,9 +39,10 @@ def checks_table(name: str, title: str, checks: Iterable[Check]) -> Table:
 
 def _check_row(check: Check) -> TableRow:
     where = f" · {check.cell}" if check.cell else ""
+    name = label(check.metric) if check.family in ("speed", "accuracy") else check.check.partition("@")[0]
     level = check.confidence if wording.interval(check) else None
     items = (
-        text(f"{label(check.metric)}{where}"), text(check.status), num(check.observed, check.unit),
+        text(f"{name}{where}"), text(check.status), num(check.observed, check.unit),
         bounds(check.ci_low, check.ci_high, wording.interval(check)), share(level),
         Item(wording.bar(check), check.required), share(check.distance),
         num(check.baseline, check.value_unit), num(check.candidate, check.value_unit),

@@ -283,10 +283,11 @@ def test_a_yaml_bomb_is_cut_short(tmp_path: Path) -> None:
 
 
 def test_active_characters_are_shown_not_obeyed() -> None:
-    assert clean("a\x1b[31mb\x00c\u202ed\ud800\ufffe") == "a␛[31mb␀c⟨U+202E⟩d⟨U+D800⟩⟨U+FFFE⟩"
+    assert clean("a\x1b[31mb\x00c\u202ed\ud800\ufffe") == "a⟨U+001B⟩[31mb⟨U+0000⟩c⟨U+202E⟩d⟨U+D800⟩⟨U+FFFE⟩"
     assert clean("नमस्ते عربى 👩‍🚀 e\u0301") == "नमस्ते عربى 👩‍🚀 e\u0301"
     assert clean("e" + "\u0301" * 50).count("\u0301") == 2
     assert len(clean("x" * 10_000_000)) < 2_100
+    assert len(clean("\x00" * 10_000_000)) < 20_000
 
 
 @given(st.text(max_size=300))
