@@ -21,7 +21,6 @@ from harness.verdict import Status
 MIN_DOCUMENTS = 30  # fewer give no bootstrap distribution worth a decision
 MIN_SHARED = 0.99  # of the documents, scored in both arms
 POOLED = "all text"
-OTHER = "smaller strata together"
 
 
 @dataclass(frozen=True)
@@ -121,8 +120,9 @@ def judge_divergence(
     failing = sorted(judged[holm(p) <= alpha], key=lambda g: -observed[g]) if len(judged) else []
 
     names = [POOLED, *strata]
-    interval = f"{observed[0]:.3g} {unit} (bounds {low:.3g} and {high:.3g}), allowed {bar:.3g} {unit}"
-    worst = [f"{names[g]}: {observed[g]:.3g} {unit} on {sizes[g]} documents" for g in failing[:3]]
+    suffix = "x" if unit == "x" else f" {unit}"
+    interval = f"{observed[0]:.3g}{suffix} (bounds {low:.3g} and {high:.3g}), allowed {bar:.3g}{suffix}"
+    worst = [f"{names[g]} ({observed[g]:.3g}{suffix} on {sizes[g]} documents)" for g in failing[:3]]
     status, reason = _decide(high <= bar, low > bar, interval, worst, len(rows), len(judged))
     if status is Status.FAIL and arms.floor is None and unit == "x":
         status, reason = Status.INVALID, f"The noise floor was not measured, so this is not proven. {reason}"
@@ -146,7 +146,7 @@ def _decide(
     if documents < MIN_DOCUMENTS:
         return Status.INCONCLUSIVE, f"Only {documents} documents, {MIN_DOCUMENTS} are needed: {interval}."
     if worst:
-        return Status.FAIL, f"Worse than allowed in {'; '.join(worst)}. Over all text {interval}."
+        return Status.FAIL, f"Worse than allowed in {', '.join(worst)}; over all text {interval}."
     if under:
         return Status.PASS, f"Within what is allowed: {interval}."
     if over:
@@ -210,7 +210,7 @@ def _document_table(arms: Divergence) -> tuple[list[str], Array, npt.NDArray[np.
     if (~large).sum() == 1:
         names.append(str(strata[~large][0]))
     else:
-        names.append(f"{OTHER} ({', '.join(str(name) for name in strata[~large][:8])})")
+        names.append(f"smaller strata together ({', '.join(str(name) for name in strata[~large][:8])})")
     position = np.where(large, np.cumsum(large) - 1, large.sum())
     return names, rows, position[group]
 

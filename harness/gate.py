@@ -97,7 +97,7 @@ def decide(run: GateInput, *, power_draws: int = 2000) -> Verdict:
     series, missing = _line_up(run, visits, pairs, blocked)
     speed = judge_series(series, pairs, look)
     accuracy, documents = _accuracy(run, look, len(pairs), broken_baseline(contracts))
-    power = run_power(series, speed, run.pairs, document_pairs=documents, draws=power_draws)
+    power = run_power(series, speed, len(pairs), run.pairs, document_pairs=documents, draws=power_draws)
     unordered = (*evidence, *accuracy, *speed, *(unjudged_check(one) for one in missing))
     cached = cached_shares(run.cells, visits, pairs)
     checks = tuple(sorted((with_hint(check, unordered, cached) for check in unordered), key=_order))

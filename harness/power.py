@@ -38,20 +38,28 @@ def looks_of(plan: tuple[int, ...]) -> tuple[Look, ...]:
 
 
 def run_power(
-    series: Sequence[Series], checks: Sequence[Check], plan: tuple[int, ...], *, document_pairs: int | None, draws: int
+    series: Sequence[Series],
+    checks: Sequence[Check],
+    pairs: int,
+    plan: tuple[int, ...],
+    *,
+    document_pairs: int | None,
+    draws: int,
 ) -> Power:
     """Power of the speed half of a run.
 
     Args:
         series: of every speed criterion that could be judged.
         checks: theirs, in the same order.
+        pairs: whole pairs measured.
         plan: pairs at the first and last look.
         document_pairs: pairs at which the open accuracy checks would have documents enough; None when none is open.
         draws: simulated runs; 0 leaves the chances unknown.
     """
-    n, maximum = (len(series[0].d) if series else 0), plan[-1]
-    if n < 2:
-        return Power(pairs=n, max_pairs=maximum, sentence="One pair says nothing about noise, so power is unknown.")
+    maximum = plan[-1]
+    if pairs < 2 or not series:
+        why = "No speed check could be judged" if not series else "One pair says nothing about noise"
+        return Power(pairs=pairs, max_pairs=maximum, sentence=f"{why}, so power is unknown.")
     d = np.stack([s.d for s in series])
     noise = measured_noise(d)
     needed = _pairs_needed(series, checks, noise, looks_of(plan)[-1], document_pairs)
@@ -64,7 +72,7 @@ def run_power(
             np.log(assumed / bars), noise.sd[ratios], noise.correlation, looks_of(plan), draws=draws
         )
     return Power(
-        pairs=n,
+        pairs=pairs,
         max_pairs=maximum,
         chance_to_pass=chance,
         assumed_speedup=assumed,

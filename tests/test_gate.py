@@ -289,7 +289,7 @@ def test_one_bad_language_decides() -> None:
     arms = margins(candidate=bad, baseline=documents(600, 1.0, seed=2, strata=("en", "code", "zh")))
     judged = judge_divergence(arms, 1.05)
     assert judged.status is Status.FAIL
-    assert "Worse than allowed in zh: " in judged.reason
+    assert "Worse than allowed in zh (" in judged.reason
 
 
 def test_small_strata_are_judged_together_or_named() -> None:
@@ -470,6 +470,12 @@ def test_power_is_printed_and_falls_with_noise() -> None:
     assert quiet.chance_to_pass > 0.9
     assert loud.chance_to_pass < 0.3
     assert f"{quiet.chance_to_pass:.0%} of the time" in quiet.sentence
+
+
+def test_power_without_speed_checks_still_counts_the_pairs() -> None:
+    power = decide(replace(gate_run(), validity=(invalid("machine"),))).power
+    assert (power.pairs, power.max_pairs, power.chance_to_pass) == (6, 12, None)
+    assert power.sentence == "No speed check could be judged, so power is unknown."
 
 
 def test_an_aa_run_measures_noise_and_trusts_the_machine() -> None:
