@@ -1,0 +1,56 @@
+"""Held-out prompts: their seed comes from a secret that the engine's author does not have."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+from pathlib import Path
+
+from harness.errors import UsageError
+
+MIN_BYTES, MAX_BYTES = 16, 4096
+
+
+def read_secret(source: str) -> bytes:
+    """The secret behind `env:NAME` or `file:PATH`, without surrounding white space.
+
+    Raises UsageError when it is not there or shorter than 16 bytes. Its value is in no message, file or log.
+    """
+    kind, _, name = source.partition(":")
+    if kind == "env" and name:
+        if name not in os.environ:
+            raise UsageError(f"The secret seed's environment variable {name} is not set.")
+        secret = os.environ[name].encode()
+    elif kind == "file" and name:
+        path = Path(name)
+        if not path.is_file():
+            raise UsageError(f"There is no secret seed file {name}.")
+        with path.open("rb") as file:
+            secret = file.read(MAX_BYTES)
+    else:
+        raise UsageError("A secret seed is given as env:NAME (an environment variable) or file:PATH.")
+    secret = secret.strip()
+    if len(secret) < MIN_BYTES:
+        raise UsageError(
+            f"The secret seed in {source} has {len(secret)} bytes and needs {MIN_BYTES}; "
+            "make one with: python -c 'import secrets; print(secrets.token_hex(32))'."
+        )
+    return secret
+
+
+def sealed_seed(secret: bytes, *, plan: str, attempt: int) -> int:
+    """Seed of one attempt's prompts, below 2**63; fresh for each attempt, so that no look teaches the next one's.
+
+    Args:
+        secret: of `read_secret`.
+        plan: SHA-256 of the resolved plan.
+        attempt: number in the history.
+    """
+    digest = hmac.new(secret, f"enginegate held-out prompts {plan} {attempt}".encode(), hashlib.sha256).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+def fingerprint(secret: bytes) -> str:
+    """What may be written down: tells two secrets apart and gives none away."""
+    return hmac.new(secret, b"enginegate fingerprint", hashlib.sha256).hexdigest()[:16]
