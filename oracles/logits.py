@@ -1,0 +1,186 @@
+"""The logit oracle: a server's own log-probabilities against the reference's, position by position.
+
+Takes whatever route the server offers (`prompt_logprobs`, `echo`, the logprobs of generated tokens) through one
+function, `ask(path, body) -> answer`, that the caller provides. Only k ids come back a position, so the divergence is a
+lower bound with its covered mass disclosed; the ids are the reference's own where the server takes them. Rows that
+cannot be right are refused (`oracles.logprob_rows`), shifted rows too: a shift is found by trying it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from oracles.kl_metrics import Positions, bucketed_kld, kl_metrics
+from oracles.logprob_rows import LogprobRow, decode_rows, prompt_rows
+from oracles.reference import OracleError, Reference
+from oracles.result import Metric, OracleResult
+from oracles.scoring import ScoreRequest
+
+VERSION = 1
+TOP_K = 20
+SMALLEST = -20.0  # ln of the least mass a bucket is given
+SHIFT_GAP = 0.5  # nats; below it rows fit well enough not to look for a shift
+Ask = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
+Values = npt.NDArray[np.float64]
+Phase = Literal["prefill", "decode"]
+Convention = Literal["raw", "scaled"]
+
+
+@dataclass(frozen=True)
+class Document:
+    """One text's rows from a server: the ids before it, its ids, and a row for each of these."""
+
+    item: str
+    stratum: str
+    phase: Phase
+    context: Sequence[int]
+    ids: Sequence[int]
+    rows: Sequence[LogprobRow]
+
+
+def ask_prompt(ask: Ask, model: str, ids: Sequence[int], top_k: int = TOP_K, **fields: Any) -> list[LogprobRow]:
+    """Rows of ids[1:], by `prompt_logprobs` or, where the server ignores it, by `echo`. Raises OracleError."""
+    body = {"model": model, "prompt": list(ids), "max_tokens": 1, "temperature": 0, **fields}
+    try:
+        return prompt_rows(ask("/v1/completions", body | {"prompt_logprobs": top_k}), ids)
+    except OracleError as first:
+        echo = {"echo": True, "logprobs": top_k, "return_tokens_as_token_ids": True}
+        try:
+            return prompt_rows(ask("/v1/completions", body | echo), ids)
+        except OracleError as second:
+            raise OracleError(f"No prompt log-probabilities. prompt_logprobs: {first} echo: {second}") from second
+
+
+def ask_decode(
+    ask: Ask, model: str, prompt: Sequence[int], max_tokens: int, *, temperature: float = 0.0, top_k: int = TOP_K,
+    **fields: Any,
+) -> list[LogprobRow]:  # fmt: skip
+    """Rows of the tokens that the server generates behind `prompt`. Raises OracleError."""
+    body = {
+        "model": model, "prompt": list(prompt), "max_tokens": max_tokens, "temperature": temperature,
+        "logprobs": top_k, "return_tokens_as_token_ids": True, **fields,
+    }  # fmt: skip
+    return decode_rows(ask("/v1/completions", body))
+
+
+def compare(documents: Sequence[Document], reference: Reference, top_k: int = 100) -> Positions:
+    """Score every document under the reference and set its rows against it.
+
+    Raises OracleError when a document's rows fit the reference better one position earlier or later.
+    """
+    scores = reference.score([ScoreRequest(d.context, d.ids) for d in documents], top_k=top_k)
+    columns: list[tuple[int, float, float, float, bool, float]] = []
+    for number, (document, seen) in enumerate(zip(documents, scores, strict=True)):
+        check_alignment(np.array([row.logprob for row in document.rows]), seen.logprobs.astype(float), document.item)
+        for i, row in enumerate(document.rows):
+            p = dict(zip(seen.top_ids[i].tolist(), seen.top_logprobs[i].astype(float).tolist(), strict=True))
+            p[row.token] = float(seen.logprobs[i])
+            kld, covered = bucketed_kld(p, row.known, SMALLEST)
+            best = max(row.known, key=row.known.__getitem__)
+            same = p.get(best, -np.inf) >= float(seen.top_logprobs[i, 0])
+            columns.append((number, kld, p[row.token], row.logprob, same, covered))
+    names = np.array(columns, dtype=float).T
+    return Positions(names[0].astype(np.int64), names[1], names[2], names[3], names[4].astype(bool), names[5])
+
+
+def check_alignment(claimed: Values, reference: Values, item: str) -> None:
+    """Refuse rows that belong to a neighbouring position. Raises OracleError."""
+    if len(claimed) < 8:
+        return
+    here = float(np.abs(claimed - reference).mean())
+    shifted = {
+        "one later": float(np.abs(claimed[1:] - reference[:-1]).mean()),
+        "one earlier": float(np.abs(claimed[:-1] - reference[1:]).mean()),
+    }
+    where, gap = min(shifted.items(), key=lambda pair: pair[1])
+    if here > SHIFT_GAP and gap < here / 2:
+        raise OracleError(
+            f"{item}: the server's log-probabilities are {here:.2f} nats from the reference's, but {gap:.2f} when taken "
+            f"as those of the token {where}: its rows are shifted."
+        )
+
+
+def convention(
+    rows: Sequence[LogprobRow], reference: Reference, prompt: Sequence[int], temperature: float
+) -> Convention:
+    """Are log-probabilities those of the model (raw) or of the sampler at `temperature` (scaled)?
+
+    Distances between log-probabilities of one position stretch by 1/T in the scaled convention; their median stretch
+    against the reference's tells. Raises OracleError when it fits neither, or when `temperature` is too near 1.
+    """
+    if not 0 < temperature <= 0.75 and not temperature >= 1.5:
+        raise OracleError(f"A temperature of {temperature} cannot tell raw from scaled log-probabilities: use 0.5.")
+    seen = reference.score([ScoreRequest(prompt, [row.token for row in rows])], top_k=TOP_K)[0]
+    stretch: list[float] = []
+    for i, row in enumerate(rows):
+        ours = dict(zip(seen.top_ids[i].tolist(), seen.top_logprobs[i].astype(float).tolist(), strict=True))
+        shared = [token for token in ours if token in row.known]
+        if len(shared) >= 2:
+            first, last = shared[0], shared[-1]
+            if ours[first] - ours[last] > 1:
+                stretch.append((row.known[first] - row.known[last]) / (ours[first] - ours[last]))
+    if len(stretch) < 4:
+        raise OracleError("Too few positions came with two known tokens: ask for more tokens and more logprobs.")
+    middle = float(np.median(stretch))
+    distance = {"raw": abs(np.log(max(middle, 1e-9))), "scaled": abs(np.log(max(middle * temperature, 1e-9)))}
+    found: Convention = "raw" if distance["raw"] < distance["scaled"] else "scaled"
+    if distance[found] > abs(np.log(temperature)) / 2:
+        raise OracleError(
+            f"Log-probabilities stretch {middle:.2f} times the reference's: neither raw nor scaled by 1/T."
+        )
+    return found
+
+
+def k3(reference: Values, claimed: Values) -> Values:
+    """Schulman's estimator of KL(q || p) on tokens sampled from q: exp(r) - 1 - r, r = ln p - ln q; never negative."""
+    r = np.clip(reference - claimed, -50.0, 50.0)
+    estimate: Values = np.exp(r) - 1 - r
+    return estimate
+
+
+def self_consistency(
+    ask: Ask, model: str, prompts: Sequence[Sequence[int]], *, max_tokens: int = 128, salt: str = "enginegate"
+) -> dict[str, Metric]:
+    """k3 between what decoding claims of sampled tokens and what prefilling the same tokens claims, by cache state.
+
+    `cold`: nothing of the text is cached. `prefill-hit`: the same text was prefilled before. `decode-hit`: the text's
+    tail was written to the cache by decoding. States are told apart by vLLM's `cache_salt`; a server that ignores it
+    has the same cache in all three. Needs no reference: an honest engine agrees with itself. Raises OracleError.
+    """
+    states: dict[str, list[Values]] = {"cold": [], "prefill-hit": [], "decode-hit": []}
+    for number, prompt in enumerate(prompts):
+        written, read = f"{salt}-{number}-written", f"{salt}-{number}-read"
+        rows = ask_decode(ask, model, prompt, max_tokens, temperature=1.0, top_k=1, cache_salt=written, seed=number)
+        ids = [*prompt, *(row.token for row in rows)]
+        claimed = np.array([row.logprob for row in rows])
+        for state, cache in (("cold", read), ("prefill-hit", read), ("decode-hit", written)):
+            prefilled = ask_prompt(ask, model, ids, 1, cache_salt=cache)[len(prompt) - 1 :]
+            states[state].append(k3(np.array([row.logprob for row in prefilled]), claimed))
+    metrics: dict[str, Metric] = {}
+    for state, texts in states.items():
+        means = np.array([values.mean() for values in texts])
+        error = float(means.std(ddof=1) / np.sqrt(len(means))) if len(means) > 1 else None
+        mean, n = float(np.concatenate(texts).mean()), sum(map(len, texts))
+        low, high = (None, None) if error is None else (mean - 1.96 * error, mean + 1.96 * error)
+        metrics[f"k3_{state}"] = Metric(value=mean, unit="nats/token", n=n, ci_low=low, ci_high=high)
+    return metrics
+
+
+def logit_result(
+    arm: Literal["baseline", "candidate"], positions: Positions, reference: Reference, notes: Sequence[str] = ()
+) -> OracleResult:
+    """The metric set as an oracle's result; unscored, with the reason, when it cannot be computed."""
+    inputs = {"reference": reference.revision}
+    try:
+        metrics = kl_metrics(positions)
+    except ValueError as error:
+        reason = f"The logit oracle has nothing to say: {error}."
+        return OracleResult(oracle="logits", arm=arm, version=VERSION, status="unscored", reason=reason, inputs=inputs)
+    return OracleResult(
+        oracle="logits", arm=arm, version=VERSION, status="scored", metrics=metrics, inputs=inputs, notes=tuple(notes)
+    )
