@@ -100,8 +100,8 @@ def check_alignment(claimed: Values, reference: Values, item: str) -> None:
     where, gap = min(shifted.items(), key=lambda pair: pair[1])
     if here > SHIFT_GAP and gap < here / 2:
         raise OracleError(
-            f"{item}: the server's log-probabilities are {here:.2f} nats from the reference's, but {gap:.2f} when taken "
-            f"as those of the token {where}: its rows are shifted."
+            f"{item}: the server's log-probabilities are {here:.2f} nats from the reference's, but {gap:.2f} when "
+            f"taken as those of the token {where}: its rows are shifted."
         )
 
 
@@ -139,7 +139,7 @@ def convention(
 def k3(reference: Values, claimed: Values) -> Values:
     """Schulman's estimator of KL(q || p) on tokens sampled from q: exp(r) - 1 - r, r = ln p - ln q; never negative."""
     r = np.clip(reference - claimed, -50.0, 50.0)
-    estimate: Values = np.exp(r) - 1 - r
+    estimate: Values = np.maximum(np.expm1(r) - r, 0.0)
     return estimate
 
 
