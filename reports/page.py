@@ -139,7 +139,7 @@ def checklist(checks: Sequence[Check]) -> tuple[ChecklistItem, ...]:
         scope = wording.count(len(members), "cell") if worst.cell else ""
         if worst.cell and broken:
             scope = f"{broken} of {scope}"
-        name = wording.sentence_case(kind)
+        name = wording.sentence_case(kind).replace(".", " · ")
         items.append(ChecklistItem(name, worst.status, scope, worst.reason, worst.hint, anchor(worst.check)))
     return tuple(sorted(items, key=lambda item: SEVERITY[item.state]))
 
