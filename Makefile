@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PIP    := $(BIN)/pip --disable-pip-version-check --quiet
 
-.PHONY: help venv demo test check acceptance bench clean
+.PHONY: help venv demo test check acceptance bench report-check clean
 
 help:
 	@echo "make demo        gate three engines on a real small model (honest, fast but wrong, letter a)"
@@ -51,3 +51,6 @@ check: venv
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+report-check: venv
+	$(BIN)/python scripts/report_check.py
