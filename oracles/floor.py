@@ -21,9 +21,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from oracles.answers import Answer, Visit, read_answers
-from oracles.reference import LocalReference, OracleError, open_reference
+from oracles.reference import LocalReference, OracleError, Reference, open_reference
 from oracles.result import Metric, OracleResult
-from oracles.scoring import ScoreRequest, TokenScores, score
+from oracles.scoring import ScoreRequest, TokenScores
 from oracles.token_table import token_row, write_table
 from oracles.tokens import sha256, token_metrics, write_result
 
@@ -47,7 +47,7 @@ class Floor:
 
 def measure_floor(
     visits: Sequence[Visit],
-    reference: LocalReference,
+    reference: Reference,
     out_dir: Path,
     *,
     max_tokens: int = MAX_TOKENS,
@@ -99,14 +99,14 @@ def measure_floor(
 class _Passes:
     """Forward passes over one sample, with progress over all of them."""
 
-    reference: LocalReference
+    reference: Reference
     sample: Sequence[Answer]
     progress: Progress | None
     expected: int
     done: int = 0
 
     def score(
-        self, model: LocalReference, *, top_k: int = 0, choices: Sequence[Any] | None = None, batch: int | None = None
+        self, model: Reference, *, top_k: int = 0, choices: Sequence[Any] | None = None, batch: int | None = None
     ) -> list[TokenScores]:
         requests = [ScoreRequest(a.prompt, a.ids, no_end=a.no_end) for a in self.sample]
         if choices is not None:
@@ -117,7 +117,7 @@ class _Passes:
             if self.progress:
                 self.progress(self.done * total + done, self.expected * total)
 
-        scores = score(model, requests, top_k=top_k, batch_tokens=batch, progress=advanced)
+        scores = model.score(requests, top_k=top_k, batch_tokens=batch, progress=advanced)
         self.done += 1
         return scores
 
@@ -203,6 +203,8 @@ def _score_otherwise(passes: _Passes, name: Numerics) -> list[TokenScores]:
     reference = passes.reference
     if name == "batch":
         return passes.score(reference, top_k=2, batch=1)
+    if not isinstance(reference, LocalReference):
+        raise OracleError("a server computes in its own way only")
     if name == "attention":
         with _other_attention(reference.model):
             return passes.score(reference, top_k=2)

@@ -26,11 +26,15 @@ _PREFIX = "token_id:"
 
 @dataclass(frozen=True)
 class LogprobRow:
-    """One position: the token that was fed or chosen, its log-probability, and the others that were returned."""
+    """One position: the token that was fed or chosen, its log-probability, and the others that were returned.
+
+    `rank` counts the tokens that are more likely, where the server says so (vLLM's own counts from 1).
+    """
 
     token: int
     logprob: float
     others: Mapping[int, float]
+    rank: int | None = None
 
     @property
     def known(self) -> dict[int, float]:
@@ -102,7 +106,9 @@ def _vllm_row(entry: Any, token: int) -> LogprobRow:
         raise OracleError(
             f"A row of prompt_logprobs lacks the prompt's own token {token}: rows are shifted or reordered."
         )
-    return LogprobRow(token, known.pop(token), known)
+    own = next(value for key, value in entry.items() if _id(key) == token)
+    rank = own.get("rank") if isinstance(own, Mapping) else None
+    return LogprobRow(token, known.pop(token), known, rank - 1 if isinstance(rank, int) and rank > 0 else None)
 
 
 def _chat_row(entry: Any) -> LogprobRow:

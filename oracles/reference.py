@@ -10,19 +10,17 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
+from oracles.chat_tokenizer import ChatTokenizer, OracleError, end_ids
 from oracles.scoring import ScoreRequest, TokenScores, score
+
+__all__ = ["ChatTokenizer", "LocalReference", "OracleError", "Reference", "open_reference"]
 
 Progress = Callable[[int, int], None]
 DTYPES = ("bfloat16", "float16", "float32")
 _SAMPLES, _SAMPLE_BYTES = 256, 4096
-
-
-class OracleError(Exception):
-    """An oracle cannot work with what it was given. One sentence or two: what, where, what to do next."""
 
 
 class Reference(Protocol):
@@ -58,18 +56,21 @@ class Reference(Protocol):
         """Text of token ids, with special tokens or without."""
 
     def score(
-        self, requests: Sequence[ScoreRequest], *, top_k: int = 0, progress: Progress | None = None
+        self,
+        requests: Sequence[ScoreRequest],
+        *,
+        top_k: int = 0,
+        batch_tokens: int | None = None,
+        progress: Progress | None = None,
     ) -> list[TokenScores]:
         """Teacher-force every request, in the order given."""
 
 
 @dataclass(frozen=True)
-class LocalReference:
+class LocalReference(ChatTokenizer):
     """A causal language model in memory. `revision` identifies its weights, config and tokenizer."""
 
-    path: Path
     model: Any
-    tokenizer: Any
     revision: str
     notes: list[str] = field(default_factory=list)
 
@@ -88,65 +89,16 @@ class LocalReference:
         """Longest sequence the model was made for, in tokens."""
         return int(self.model.config.get_text_config().max_position_embeddings)
 
-    @cached_property
-    def end_token_ids(self) -> frozenset[int]:
-        """Ids that end an answer: generation config's and the tokenizer's."""
-        ids = self.model.generation_config.eos_token_id
-        listed = set(ids) if isinstance(ids, list) else {ids}
-        return frozenset(int(i) for i in listed | {self.tokenizer.eos_token_id} if i is not None)
-
-    @cached_property
-    def end_token_id(self) -> int:
-        """The end token the chat template puts behind an answer; without a template, the tokenizer's own."""
-        if self.tokenizer.chat_template:
-            turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-            closed = self._render(turns, generation_prompt=False)
-            ends = [i for i in closed if i in self.end_token_ids]
-            if ends:
-                return int(ends[-1])
-        if not self.end_token_ids:
-            raise OracleError(f"{self.path} names no end token: set eos_token_id in its generation_config.json.")
-        own = self.tokenizer.eos_token_id
-        return int(own) if own is not None else min(self.end_token_ids)
-
-    def prompt_ids(self, messages: Sequence[dict[str, Any]] | str) -> list[int]:
-        """Token ids of a prompt: chat messages through the model's template, a string as a completion prompt.
-
-        Raises OracleError when the template refuses the messages.
-        """
-        if isinstance(messages, str):
-            return [int(i) for i in self.tokenizer(messages)["input_ids"]]
-        if not self.tokenizer.chat_template:
-            raise OracleError(f"{self.path} has no chat template: add chat_template.jinja, or send completions.")
-        return self._render(list(messages), generation_prompt=True)
-
-    def encode_output(self, text: str) -> list[int]:
-        """Token ids of an answer's text, without any token added at its ends."""
-        return [int(i) for i in self.tokenizer.encode(text, add_special_tokens=False)]
-
-    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
-        """Text of token ids as a server shows it: without special tokens, unless `special`."""
-        text: str = self.tokenizer.decode(
-            list(ids), skip_special_tokens=not special, clean_up_tokenization_spaces=False
-        )
-        return text
-
     def score(
-        self, requests: Sequence[ScoreRequest], *, top_k: int = 0, progress: Progress | None = None
+        self,
+        requests: Sequence[ScoreRequest],
+        *,
+        top_k: int = 0,
+        batch_tokens: int | None = None,
+        progress: Progress | None = None,
     ) -> list[TokenScores]:
         """Teacher-force every request; see `oracles.scoring.score`."""
-        return score(self, requests, top_k=top_k, progress=progress)
-
-    def _render(self, turns: list[dict[str, Any]], *, generation_prompt: bool) -> list[int]:
-        from jinja2 import TemplateError
-
-        try:
-            ids = self.tokenizer.apply_chat_template(
-                turns, add_generation_prompt=generation_prompt, tokenize=True, return_dict=False
-            )
-        except (TemplateError, TypeError, ValueError, KeyError) as error:
-            raise OracleError(f"The chat template of {self.path} refuses a request's messages: {error}") from error
-        return [int(i) for i in ids]
+        return score(self, requests, top_k=top_k, batch_tokens=batch_tokens, progress=progress)
 
 
 def open_reference(
@@ -187,7 +139,8 @@ def open_reference(
         )
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
         raise OracleError(f"{folder} could not be loaded as a reference: {_first_line(error)}") from error
-    reference = LocalReference(folder, model.eval().requires_grad_(False), tokenizer, identity)
+    ends = end_ids(model.generation_config.eos_token_id, tokenizer)
+    reference = LocalReference(folder, tokenizer, ends, model.eval().requires_grad_(False), identity)
     _check_vocabulary(reference)
     return reference
 

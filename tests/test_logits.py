@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from oracles.logits import (
 from oracles.logprob_rows import LogprobRow, decode_rows, prompt_rows
 from oracles.reference import OracleError
 from tests.tiny_model import tiny_reference
+from tests.tiny_server import Server, legacy
 
 RECORDED = Path(__file__).parent / "recorded" / "doctor"
 
@@ -64,11 +65,6 @@ def test_real_answers_are_read_by_id_or_refused(server: str) -> None:
     assert read or server.startswith("vllm")
 
 
-def legacy(tokens: Sequence[Any], logprobs: Sequence[Any], tops: Sequence[Any] | None = None) -> dict[str, Any]:
-    block = {"tokens": list(tokens), "token_logprobs": list(logprobs), "top_logprobs": tops}
-    return {"choices": [{"logprobs": block}]}
-
-
 def vllm(rows: Sequence[Any]) -> dict[str, Any]:
     return {"choices": [{"prompt_logprobs": list(rows)}]}
 
@@ -79,7 +75,7 @@ def entry(**logprobs: float) -> dict[str, Any]:
 
 def test_vllm_prompt_rows() -> None:
     rows = prompt_rows(vllm([None, entry(_7=-0.5, _9=-1.5), entry(_8=-2.0)]), [5, 7, 8])
-    assert rows == [LogprobRow(7, -0.5, {9: -1.5}), LogprobRow(8, -2.0, {})]
+    assert rows == [LogprobRow(7, -0.5, {9: -1.5}, 0), LogprobRow(8, -2.0, {}, 0)]
     assert rows[0].known == {7: -0.5, 9: -1.5}
 
 
@@ -218,47 +214,6 @@ def test_k3_is_never_negative(pairs: list[tuple[float, float]]) -> None:
 
 
 # --- against a server ----------------------------------------------------------------------------------------------
-
-
-class Server:
-    """vLLM's completions endpoint in front of the tiny model; `bend` changes the logits it serves."""
-
-    def __init__(self, bend: Callable[[torch.Tensor, str], torch.Tensor] = lambda logits, phase: logits) -> None:
-        self.bend = bend
-        self.asked: list[Mapping[str, Any]] = []
-
-    def logprobs(self, ids: Sequence[int], phase: str) -> torch.Tensor:
-        with torch.inference_mode():
-            logits = tiny_reference().model(torch.tensor([list(ids)])).logits[0]
-        return self.bend(logits, phase).log_softmax(-1)
-
-    def __call__(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        self.asked.append(body)
-        ids = list(body["prompt"])
-        if "prompt_logprobs" in body:
-            table = self.logprobs(ids, "prefill")
-            rows: list[Any] = [None]
-            for i in range(1, len(ids)):
-                top = table[i - 1].topk(body["prompt_logprobs"])
-                rows.append({str(int(t)): {"logprob": float(v)} for t, v in zip(top.indices, top.values, strict=True)})
-                rows[-1][str(ids[i])] = {"logprob": float(table[i - 1][ids[i]])}
-            return {"choices": [{"prompt_logprobs": rows}]}
-        tokens, logprobs, tops = [], [], []
-        generator = torch.Generator().manual_seed(body.get("seed") or 0)
-        for _ in range(body["max_tokens"]):
-            row = self.logprobs(ids, "decode")[-1]
-            token = (
-                int(row.argmax())
-                if not body["temperature"]
-                else int(torch.multinomial(row.exp(), 1, generator=generator))
-            )
-            shown = row if not body.get("scaled") else (row / body["temperature"]).log_softmax(-1)
-            top = shown.topk(max(body["logprobs"], 1))
-            tokens.append(f"token_id:{token}")
-            logprobs.append(float(shown[token]))
-            tops.append({f"token_id:{int(t)}": float(v) for t, v in zip(top.indices, top.values, strict=True)})
-            ids.append(token)
-        return legacy(tokens, logprobs, tops)
 
 
 def texts(count: int = 6, length: int = 30) -> list[list[int]]:

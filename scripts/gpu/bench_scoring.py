@@ -51,7 +51,7 @@ def random_reference(shape: dict[str, Any]) -> LocalReference:
     with torch.device("cuda"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="sdpa")
     tokenizer = SimpleNamespace(eos_token_id=2, chat_template=None)
-    return LocalReference(Path("random"), model.eval().requires_grad_(False), tokenizer, "random")
+    return LocalReference(Path("random"), tokenizer, frozenset({2}), model.eval().requires_grad_(False), "random")
 
 
 def requests(reference: LocalReference, lengths: list[int]) -> list[ScoreRequest]:

@@ -1,0 +1,58 @@
+"""vLLM's completions endpoint in front of the tiny model, without a socket."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from tests.tiny_model import tiny_reference
+
+
+def legacy(tokens: Sequence[Any], logprobs: Sequence[Any], tops: Sequence[Any] | None = None) -> dict[str, Any]:
+    block = {"tokens": list(tokens), "token_logprobs": list(logprobs), "top_logprobs": tops}
+    return {"choices": [{"logprobs": block}]}
+
+
+class Server:
+    """vLLM's completions endpoint in front of the tiny model; `bend` changes the logits it serves."""
+
+    def __init__(self, bend: Callable[[torch.Tensor, str], torch.Tensor] = lambda logits, phase: logits) -> None:
+        self.bend = bend
+        self.asked: list[Mapping[str, Any]] = []
+
+    def logprobs(self, ids: Sequence[int], phase: str) -> torch.Tensor:
+        with torch.inference_mode():
+            logits = tiny_reference().model(torch.tensor([list(ids)])).logits[0]
+        return self.bend(logits, phase).log_softmax(-1)
+
+    def __call__(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        if path == "/v1/models":
+            return {"data": [{"id": "m", "root": "tiny", "max_model_len": 256}]}
+        self.asked.append(body)
+        ids = list(body["prompt"])
+        if "prompt_logprobs" in body:
+            table = self.logprobs(ids, "prefill")
+            rows: list[Any] = [None]
+            for i in range(1, len(ids)):
+                top = table[i - 1].topk(body["prompt_logprobs"])
+                rows.append({str(int(t)): {"logprob": float(v)} for t, v in zip(top.indices, top.values, strict=True)})
+                rows[-1][str(ids[i])] = {"logprob": float(table[i - 1][ids[i]])}
+            return {"choices": [{"prompt_logprobs": rows}]}
+        tokens, logprobs, tops = [], [], []
+        generator = torch.Generator().manual_seed(body.get("seed") or 0)
+        for _ in range(body["max_tokens"]):
+            row = self.logprobs(ids, "decode")[-1]
+            token = (
+                int(row.argmax())
+                if not body["temperature"]
+                else int(torch.multinomial(row.exp(), 1, generator=generator))
+            )
+            shown = row if not body.get("scaled") else (row / body["temperature"]).log_softmax(-1)
+            top = shown.topk(max(body["logprobs"], 1))
+            tokens.append(f"token_id:{token}")
+            logprobs.append(float(shown[token]))
+            tops.append({f"token_id:{int(t)}": float(v) for t, v in zip(top.indices, top.values, strict=True)})
+            ids.append(token)
+        return legacy(tokens, logprobs, tops)
