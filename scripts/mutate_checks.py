@@ -18,8 +18,6 @@ from tests.engines.cheats import catalogue
 from tests.engines.fast import fast_gate
 
 JUDGE = evidence.judge
-# Only the judge's own template tells; tests/test_protocol_oracle.py covers it.
-NOT_ON_THE_FAST_PATH = {"second-bos"}
 
 
 def without(check: str) -> None:
@@ -39,7 +37,7 @@ def main() -> None:
     survivors = []
     for check in checks:
         without("")
-        meant = [e for e in catalogue().values() if e.check == check and e.name not in NOT_ON_THE_FAST_PATH]
+        meant = [e for e in catalogue().values() if e.check == check]
         red = []
         for engine in meant:
             judged_by = fast_gate(engine.name == "no-thinking")

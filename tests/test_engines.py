@@ -18,13 +18,8 @@ from tests.engines.toy import Pace, Toy, toy_tokenizer
 from tests.test_golden_server import BODY, ask
 
 NEEDS_REFERENCE = {"token_margin"}  # the words are fluent: only the BF16 reference can tell
-NEEDS_TEMPLATE = {"second-bos"}  # tests/test_protocol_oracle.py: only the judge's own template counts one token
 NEEDS_CLOCK = {"ttft"}  # nothing to accuse: the trick moves no number, see below
-NAMED = {
-    n: c
-    for n, c in (cheats() | bugs.engines()).items()
-    if c.check not in NEEDS_REFERENCE | NEEDS_CLOCK and n not in NEEDS_TEMPLATE
-}
+NAMED = {n: c for n, c in (cheats() | bugs.engines()).items() if c.check not in NEEDS_REFERENCE | NEEDS_CLOCK}
 
 
 @pytest.mark.parametrize("name", NAMED)

@@ -13,9 +13,9 @@ from oracles.protocol import check_arm
 from oracles.result import Finding
 from tests.engines.dialects import DIALECTS
 from tests.engines.prompts import SCHEMA, zoo_workload
-from tests.engines.stream import Engine
+from tests.engines.stream import Engine, Request
 from tests.engines.toy import Pace, Toy, toy_tokenizer
-from tests.engines.visit import visit
+from tests.engines.visit import body_of, visit
 
 BASELINE = Pace(40, 0.05, 8)
 CANDIDATE = Pace(30, 0.04, 6)
@@ -28,6 +28,9 @@ class FastGate:
         self.rows = zoo_workload(seed, load, share)
         self.workload = pa.Table.from_pylist(self.rows, schema=SCHEMA)
         self.thinks = thinks
+        counted = [Toy(toy_tokenizer()).count_prompt(Request(body_of(row, {}))) for row in self.rows]
+        lines = [row["line"] for row in self.rows]
+        self.prompt_tokens = pa.table({"pair": [1] * len(lines), "line": lines, "prompt_tokens": counted})
         self.baseline = self.visit(Engine(), "vllm", BASELINE, "a")
 
     def visit(self, engine: Engine, dialect: str, pace: Pace = CANDIDATE, numerics: str = "b") -> pa.Table:
@@ -50,6 +53,7 @@ class FastGate:
             self.workload,
             "candidate",
             self.baseline,
+            prompt_tokens=self.prompt_tokens,
             decode=lambda lists: [tokenizer.decode(list(ids)) for ids in lists],
         )
         audit = judge_audit(candidate, self.workload, "candidate", self.baseline)
