@@ -31,6 +31,7 @@ SCHEMA = pa.schema(
         ("stratum", pa.string()),
         ("seed", pa.int64()),
         ("temperature", pa.float64()),
+        ("top_p", pa.float64()),
         ("max_tokens", pa.int32()),
         ("fixed_length", pa.bool_()),
         ("stop", pa.list_(pa.string())),
@@ -136,6 +137,8 @@ def request_body(plan: Plan, row: dict[str, Any], model: str, api: str) -> dict[
     else:
         body["prompt"] = "\n\n".join(message["content"] for message in prompt)
     body |= {"max_tokens": row["max_tokens"], "temperature": row["temperature"], "seed": row["seed"] & 0x7FFFFFFF}
+    if row["top_p"] is not None:
+        body["top_p"] = row["top_p"]
     if row["stop"]:
         body["stop"] = row["stop"]
     if row["fixed_length"]:
@@ -155,7 +158,7 @@ def _cells_of(profile: TrafficProfile, use: ProfileUse) -> list[Cell]:
     if profile.needs_capacity and not use.request_rate:
         raise UsageError(
             f"profiles: {profile.name} has rates as shares of the baseline's capacity; give request_rate in requests "
-            "per second (enginegate sweep measures the capacity)."
+            "per second."
         )
     count = use.request_count
     closed = [
@@ -177,6 +180,7 @@ def _row(line: int, cell: str, profile: str, kind: str, spec: RequestSpec) -> di
         "stratum": spec.stratum,
         "seed": spec.seed,
         "temperature": spec.temperature,
+        "top_p": spec.top_p,
         "max_tokens": spec.max_tokens,
         "fixed_length": spec.fixed_length,
         "stop": list(spec.stop),

@@ -94,6 +94,17 @@ def test_what_is_sent_carries_standard_fields_only(tmp_path: Path) -> None:
         assert set(body) <= allowed
 
 
+def test_the_sampling_a_profile_asks_for_is_sent(tmp_path: Path) -> None:
+    plan = _plan(profiles=["decode-hard"])
+    cells = make_cells(plan)
+    write_pair(plan, cells, 1, tmp_path, _words)
+    sampling = cells[0].profile.sampling
+    assert sampling.top_p is not None
+    assert {(body["temperature"], body["top_p"]) for body in _bodies(tmp_path)} == {
+        (sampling.temperature, sampling.top_p)
+    }
+
+
 @pytest.mark.parametrize(
     ("profiles", "sentence"),
     [
