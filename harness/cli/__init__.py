@@ -1,0 +1,31 @@
+"""The command line. The only package that knows click, prints, or turns an error into an exit code.
+
+One module for each kind of question; this one only names them.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+import click
+
+from harness import __version__
+from harness.cli.gating import demo, gate
+from harness.cli.judging import recheck, report
+from harness.cli.profiles import profiles
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="enginegate")
+def main() -> None:
+    """Judge whether an LLM inference engine is really better: the bytes that are timed are the bytes that are graded.
+
+    Exit codes: 0 PASS, 1 a bug here, 2 bad arguments or plan, 3 FAIL, 4 INCONCLUSIVE, 5 INVALID.
+    """
+    # A CI job is ended by SIGTERM: engines and AIPerf must go down with it, as they do on Ctrl-C.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+
+
+for command in (gate, demo, recheck, report, profiles):
+    main.add_command(command)

@@ -1,0 +1,127 @@
+"""`enginegate gate` and `enginegate demo`: commands that run engines and end in a verdict."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from harness.cli.console import RUNS, progress_bar, sentences
+from harness.errors import UsageError
+
+
+@click.command()
+@click.argument("plan", type=click.Path(path_type=Path), required=False)
+@click.option("--baseline", metavar="URL", help="Baseline endpoint, instead of a plan file.")
+@click.option("--candidate", metavar="URL", help="Candidate endpoint, instead of a plan file.")
+@click.option("--model", "-m", help="Model name that both endpoints serve.")
+@click.option("--reference", type=click.Path(path_type=Path), help="Local BF16 model folder.")
+@click.option(
+    "--tokenizer", type=click.Path(path_type=Path), help="Folder with tokenizer.json (default: the reference)."
+)
+@click.option(
+    "--profile", "profiles", multiple=True, help="Traffic profile; repeatable (see: enginegate profiles list)."
+)
+@click.option("--concurrency", help="Concurrencies, e.g. 1,8,32 (default: the profile's own).")
+@click.option("--policy", help="beat-by-20, no-regression, or a file of criteria.")
+@click.option("--criterion", "criteria", multiple=True, help='Extra criterion, e.g. "ttft.p95 <= 200ms"; repeatable.')
+@click.option("--pairs", help="Pairs of visits: one look (6) or two (6,12). Fewer than 5 make a quick run.")
+@click.option("--seed", type=int, help="Seed of every prompt and every order.")
+@click.option("--quick", is_flag=True, help="2 pairs of the smoke tier: minutes, PROVISIONAL, refused by CI.")
+@click.option("--run-dir", type=click.Path(path_type=Path), help="Run directory (default: runs/<time>).")
+@click.option("--resume", is_flag=True, help="Go on with the run in --run-dir; only the step in flight is repeated.")
+@click.option("--dry-run", is_flag=True, help="Print the resolved plan, cells, requests and tokens; start nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print verdict.json instead of the line.")
+@sentences
+def gate(plan: Path | None, run_dir: Path | None, *, resume: bool, dry_run: bool, as_json: bool, **flags: Any) -> None:
+    """Gate a candidate engine against a baseline: faster, as right, honest, or the reason why not.
+
+    PLAN is a YAML file (README, "A plan"); without one, give --baseline, --candidate, --model, --reference, --profile.
+    """
+    from harness import pipeline
+    from harness.plan import check_files
+    from harness.run_store import RunStore
+
+    if resume and run_dir is None:
+        raise UsageError("--resume needs --run-dir: the run to go on with.")
+    resolved = _plan_from(plan, flags) if not resume or plan else None
+    if dry_run:
+        click.echo(pipeline.dry_run(resolved or pipeline.stored_plan(run_dir or RUNS)))
+        return
+    root = run_dir or RUNS / time.strftime("%Y%m%d-%H%M%S")
+    if resolved:
+        pipeline.check(resolved)  # before the directory is made: a refused plan leaves nothing behind
+    store = RunStore.open(root) if resume else RunStore.create(root)
+    with progress_bar() as progress:
+        verdict = pipeline.gate(resolved or check_files(pipeline.stored_plan(root)), store, progress)
+    _say(verdict, root, as_json=as_json)
+    sys.exit(pipeline.exit_code(verdict))
+
+
+@click.command()
+@click.option("--run-dir", type=click.Path(path_type=Path), help="Where the three runs go (default: runs/demo-<time>).")
+@click.option("--resume", is_flag=True, help="Go on with the demo in --run-dir.")
+@click.option("--json", "as_json", is_flag=True, help="Print the three verdicts as JSON.")
+@sentences
+def demo(run_dir: Path | None, *, resume: bool, as_json: bool) -> None:
+    """Gate three engines on this machine: an honest one, a fast but wrong one, and one that says "a".
+
+    Needs the `demo` extra; no GPU, no network. A real 135M model, real llama.cpp, real AIPerf.
+    """
+    import orjson
+
+    from harness.demo import explain, run_demo
+
+    root = run_dir or RUNS / time.strftime("demo-%Y%m%d-%H%M%S")
+    with progress_bar() as progress:
+        outcome = run_demo(root, progress, resume=resume)
+    click.echo(orjson.dumps(outcome.as_json(), option=orjson.OPT_INDENT_2).decode() if as_json else explain(outcome))
+
+
+def _plan_from(path: Path | None, flags: dict[str, Any]) -> Any:
+    from harness.plan import check_files, load_plan, make_plan, plan_data
+
+    changes = _plan_changes(flags)
+    if path is not None:
+        return load_plan(path, changes) if changes else load_plan(path)
+    needed = [name for name in ("baseline", "candidate", "model", "profiles") if not flags[name]]
+    if needed:
+        names = ", ".join("--" + name.removesuffix("s") for name in needed)
+        raise UsageError(f"Give a PLAN file, or {names} as well.")
+    return check_files(make_plan(plan_data(flags) | changes, source="command line", folder=Path.cwd()))
+
+
+def _plan_changes(flags: dict[str, Any]) -> dict[str, Any]:
+    """What flags change about a plan, in the plan's own keys."""
+    changes: dict[str, Any] = {}
+    for key in ("policy", "seed"):
+        if flags[key] is not None:
+            changes[key] = flags[key]
+    if flags["criteria"]:
+        changes["criteria"] = list(flags["criteria"])
+    if flags["quick"]:
+        changes |= {"pairs": [2], "tier": "smoke"}
+    if flags["pairs"]:
+        changes["pairs"] = _integers("--pairs", flags["pairs"])
+    return changes
+
+
+def _integers(flag: str, text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(f"{flag}: {text!r} is no list of whole numbers such as 6,12.") from None
+
+
+def _say(verdict: Any, root: Path, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(verdict.model_dump_json(indent=2))
+        return
+    click.echo(verdict.line.replace(f"run={root.name}", f"run={root}"))
+    click.echo(verdict.sentence, err=True)
+    if verdict.next_step:
+        click.echo(f"Next: {verdict.next_step}", err=True)
+    click.echo(f"Report: {root / 'report.html'}", err=True)
