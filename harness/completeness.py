@@ -73,8 +73,9 @@ def _cell_problem(scope: CellScope, visit: VisitMeasurement) -> str | None:
     measured = visit.cells.get(scope.cell)
     if measured is None:
         return f"{where} was not measured."
-    if measured.asked != scope.requests:
-        return f"{where} asked {measured.asked} requests and the plan {scope.requests}."
+    load = measured.asked - measured.inserted
+    if load != scope.requests:
+        return f"{where} asked {load} requests of load and the plan {scope.requests}."
     if measured.served + sum(measured.failures.values()) != measured.asked:
         return f"{where} has served and failed requests that do not add up to {measured.asked}."
     return None

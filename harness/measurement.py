@@ -40,6 +40,7 @@ class CellMeasurement(Record):
     """One cell of one visit. Rates are null when nothing was served."""
 
     asked: int
+    inserted: int = Field(0, description="of the asked: task and audit requests, timed like the load around them")
     served: int
     failures: dict[str, int] = Field(description="kind of failure -> requests; see docs/files.md")
     duration_s: Finite
@@ -98,6 +99,7 @@ def _measure_cell(rows: pa.Table, slo: Slo | None) -> CellMeasurement:
     speeds = 1000 / tpot[served & (tpot > 0)]
     return CellMeasurement(
         asked=len(status),
+        inserted=len(status) - rows["kind"].to_pylist().count("load"),
         served=int(served.sum()),
         failures={str(kind): int((status == kind).sum()) for kind in sorted(set(status[~served]))},
         duration_s=duration,

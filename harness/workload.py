@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,33 @@ class Cell:
         return f"{self.profile.name}/{load}"
 
 
+@dataclass(frozen=True)
+class Insert:
+    """One more request among a cell's load: it is timed as load is, and `kind` (`task`, `audit`) is never sent.
+
+    `after` is the load request of the cell (from 0) that it must directly follow; None: anywhere.
+    """
+
+    kind: str
+    spec: RequestSpec
+    after: int | None = None
+
+
+# What a source of inserts adds to one cell, given the load that it is mixed with.
+InsertSource = Callable[[Cell, Sequence[RequestSpec]], Sequence[Insert]]
+
+
+def interleave(
+    load: Sequence[RequestSpec], inserts: Sequence[Insert], rng: random.Random
+) -> list[tuple[str, RequestSpec]]:
+    """(kind, request) in send order: the load in its own order, the inserts at drawn places between."""
+    placed = [(float(index), "load", spec) for index, spec in enumerate(load)]
+    for insert in inserts:
+        place = rng.uniform(-1, len(load)) if insert.after is None else insert.after + rng.random()
+        placed.append((place, insert.kind, insert.spec))
+    return [(kind, spec) for _, kind, spec in sorted(placed, key=lambda one: one[0])]
+
+
 def make_cells(plan: Plan) -> tuple[Cell, ...]:
     """Every cell of the plan in plan order; UsageError for an unknown or unfit profile."""
     cells: list[Cell] = []
@@ -73,9 +100,17 @@ def make_cells(plan: Plan) -> tuple[Cell, ...]:
 
 
 def write_pair(
-    plan: Plan, cells: Sequence[Cell], pair: int, folder: Path, count_tokens: Callable[[str], int]
+    plan: Plan,
+    cells: Sequence[Cell],
+    pair: int,
+    folder: Path,
+    count_tokens: Callable[[str], int],
+    sources: Sequence[InsertSource] = (),
 ) -> list[Path]:
-    """Write pair.json, workload.parquet and requests.jsonl of one pair; return their paths."""
+    """Write pair.json, workload.parquet and requests.jsonl of one pair; return their paths.
+
+    Each of `sources` is asked, cell by cell in send order, what it adds to the load.
+    """
     shuffle = random.Random(seed_for(plan, pair, "order"))
     order = list(cells)
     shuffle.shuffle(order)
@@ -91,9 +126,11 @@ def write_pair(
         )
         rows += [_row(len(rows) + i, WARMUP, profile.name, WARMUP, spec) for i, spec in enumerate(specs)]
     for cell in order:
-        specs = make_requests(
+        load = make_requests(
             cell.profile, count=cell.request_count, seed=seed_for(plan, pair, cell.name), count_tokens=count_tokens
         )
+        inserts = [insert for source in sources for insert in source(cell, load)]
+        sent = interleave(load, inserts, random.Random(seed_for(plan, pair, f"places/{cell.name}")))
         entries.append(
             {
                 "cell": cell.name,
@@ -101,18 +138,21 @@ def write_pair(
                 "concurrency": cell.concurrency,
                 "request_rate": cell.request_rate,
                 "first_line": len(rows),
-                "lines": len(specs),
+                "lines": len(sent),
             }
         )
-        rows += [_row(len(rows) + i, cell.name, cell.profile.name, "load", spec) for i, spec in enumerate(specs)]
+        rows += [_row(len(rows) + i, cell.name, cell.profile.name, *one) for i, one in enumerate(sent)]
     return _write(plan, folder, pair, rows, entries)
 
 
 def plan_pair(cells: Sequence[Cell], pair: dict[str, Any]) -> tuple[int, list[Cell]]:
-    """From pair.json: how many warm-up lines come first, and the cells in the order they are driven."""
+    """From pair.json: how many warm-up lines come first, and the cells in the order they are driven.
+
+    A cell's `request_count` is then what is sent in it: its load and what was inserted.
+    """
     by_name = {cell.name: cell for cell in cells}
     entries = pair["cells"]
-    return entries[0]["first_line"], [by_name[entry["cell"]] for entry in entries]
+    return entries[0]["first_line"], [replace(by_name[e["cell"]], request_count=e["lines"]) for e in entries]
 
 
 def arm_order(plan: Plan, pair: int) -> tuple[str, str]:

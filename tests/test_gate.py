@@ -234,7 +234,10 @@ def test_an_unscored_finding_is_a_note() -> None:
         (lambda r: replace(r, visits=(*r.visits, r.visits[0])), "One visit is there twice"),
         (lambda r: replace(r, visits=(*r.visits, visits(pairs=7)[-1])), "A pair has only one of its two visits"),
         (lambda r: with_cell(r, 1, "candidate", "chat/c8", None), "chat/c8 of pair 1, candidate, was not measured"),
-        (lambda r: changed(r, 1, "candidate", "chat/c8", asked=63, served=63), "asked 63 requests and the plan 64"),
+        (
+            lambda r: changed(r, 1, "candidate", "chat/c8", asked=63, served=63),
+            "asked 63 requests of load and the plan 64",
+        ),
         (lambda r: changed(r, 1, "candidate", "chat/c8", served=60), "do not add up to 64"),
         (lambda r: replace(r, cells=r.cells[1:]), "chat/c1 has a criterion but is not a cell of the plan"),
         (lambda r: replace(r, visits=visits(pairs=13)), "The run has 13 whole pairs"),

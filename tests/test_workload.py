@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from harness.errors import UsageError
 from harness.plan import Plan, make_plan
-from harness.workload import WARMUP, arm_order, make_cells, plan_pair, write_pair
+from harness.workload import WARMUP, Cell, Insert, arm_order, interleave, make_cells, plan_pair, write_pair
+from traffic_profiles.requests import RequestSpec
 
 
 def _plan(**changes: object) -> Plan:
@@ -59,6 +63,47 @@ def test_lines_are_warm_up_then_cells_in_their_order(tmp_path: Path) -> None:
         assert {row["cell"] for row in rows[position : position + cell.request_count]} == {cell.name}
         position += cell.request_count
     assert position == len(rows) == len(_bodies(tmp_path))
+
+
+def _spec(item: str) -> RequestSpec:
+    return RequestSpec(item, "s", ({"role": "user", "content": item},), 4, 0.0, None, (), 1, False)
+
+
+@given(st.integers(0, 12), st.lists(st.none() | st.integers(0, 11), max_size=12), st.integers(0, 999))
+def test_interleaving_loses_nothing_and_keeps_the_loads_order(count: int, after: list, seed: int) -> None:
+    load = [_spec(f"load-{i}") for i in range(count)]
+    inserts = [
+        Insert("audit", _spec(f"audit-{n}"), None if a is None or not count else a % count) for n, a in enumerate(after)
+    ]
+    sent = interleave(load, inserts, random.Random(seed))
+    assert [spec for kind, spec in sent if kind == "load"] == load
+    assert sorted(spec.item for kind, spec in sent if kind == "audit") == sorted(i.spec.item for i in inserts)
+    names = [spec.item for _, spec in sent]
+    for insert in inserts:
+        if insert.after is not None:
+            before = [name for name in names[: names.index(insert.spec.item)] if name.startswith("load")]
+            assert before[-1] == f"load-{insert.after}"
+
+
+def test_inserts_are_sent_unmarked_counted_and_at_drawn_places(tmp_path: Path) -> None:
+    plan, cells = _plan(), make_cells(_plan())
+
+    def tasks(cell: Cell, load: object) -> list[Insert]:
+        return [Insert("task", _spec(f"{cell.name}#{i}")) for i in range(3)] if cell.concurrency == 2 else []
+
+    places = []
+    for pair in (1, 2):
+        write_pair(plan, cells, pair, tmp_path / str(pair), _words, [tasks])
+        entries = json.loads((tmp_path / str(pair) / "pair.json").read_text())
+        rows = pq.read_table(tmp_path / str(pair) / "workload.parquet").to_pylist()
+        for cell in plan_pair(cells, entries)[1]:
+            kinds = [row["kind"] for row in rows if row["cell"] == cell.name]
+            assert cell.request_count == len(kinds)
+            assert kinds.count("task") == (3 if cell.concurrency == 2 else 0)
+            places.append([index for index, kind in enumerate(kinds) if kind == "task"])
+        assert [row["line"] for row in rows] == list(range(len(_bodies(tmp_path / str(pair)))))
+        assert not any("task" in key or "kind" in key for body in _bodies(tmp_path / str(pair)) for key in body)
+    assert places[: len(places) // 2] != places[len(places) // 2 :], "the places are drawn anew in every pair"
 
 
 def test_the_order_of_cells_is_drawn_anew_for_each_pair(tmp_path: Path) -> None:
