@@ -141,4 +141,5 @@ def _hashes(root: Path, cells: Sequence[Cell], criteria: Sequence[Criterion]) ->
         "profiles": hashlib.sha256(canonical.encode()).hexdigest(),
         "criteria": hashlib.sha256(rules.encode()).hexdigest(),
         "code": code_sha256(),
+        **({"floor": sha256(floor)} if (floor := root / "oracles" / "floor" / "tokens.json").is_file() else {}),
     }

@@ -53,7 +53,8 @@ class Reference(Strict):
 
     path: Path | None = Field(None, description="local Hugging Face folder")
     url: str | None = Field(None, description="a BF16 server that returns prompt logprobs")
-    model: str | None = None
+    model: str | None = Field(None, description="served model name behind url, when it differs from the plan's")
+    api_key_env: str | None = Field(None, description="name of the environment variable that holds url's key")
     dtype: Literal["bfloat16", "float32", "float16"] = "bfloat16"
     device: str = "auto"
 
@@ -61,6 +62,8 @@ class Reference(Strict):
     def _one_kind(self) -> Reference:
         if (self.path is None) == (self.url is None):
             raise ValueError("give either path (a local folder) or url (a server with prompt logprobs)")
+        if self.url is not None and not self.url.startswith(("http://", "https://")):
+            raise ValueError(f"url: {self.url!r} is no http(s) URL")
         return self
 
 
@@ -194,6 +197,9 @@ def check_files(plan: Plan) -> Plan:
         variable = getattr(plan.endpoints, role).api_key_env
         if variable and not os.environ.get(variable):
             raise UsageError(f"endpoints.{role}.api_key_env: the environment variable {variable} is not set.")
+    variable = plan.reference.api_key_env if plan.reference else None
+    if variable and not os.environ.get(variable):
+        raise UsageError(f"reference.api_key_env: the environment variable {variable} is not set.")
     return plan
 
 

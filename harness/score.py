@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,9 +16,10 @@ from harness.plan import Plan
 from harness.progress import Progress
 from harness.run_store import write_json
 from oracles.answers import Visit, keys_with_ids
+from oracles.endpoint_reference import http_ask, open_endpoint
 from oracles.floor import measure_floor
 from oracles.protocol import check_arm
-from oracles.reference import LocalReference, OracleError, open_reference
+from oracles.reference import OracleError, Reference, open_reference
 from oracles.result import OracleResult
 from oracles.tokens import score_arm
 
@@ -33,7 +35,7 @@ def score_arms(plan: Plan, pairs: int, root: Path, progress: Progress) -> list[P
     out = root / "oracles"
     visits = {role: [_visit(root, pair, role) for pair in range(1, pairs + 1)] for role in ROLES}
     try:
-        reference = _open(plan, progress)
+        reference = open_plan_reference(plan, progress)
         for role in ROLES if reference is None else ():
             write_json(out / role / "tokens.json", _without_reference(role))
         if reference is not None:
@@ -44,17 +46,22 @@ def score_arms(plan: Plan, pairs: int, root: Path, progress: Progress) -> list[P
     return sorted(path for path in out.rglob("*") if path.is_file())
 
 
-def _open(plan: Plan, progress: Progress) -> LocalReference | None:
-    if plan.reference is None:
+def open_plan_reference(plan: Plan, progress: Progress) -> Reference | None:
+    """The plan's reference, a local folder or a server, ready to score; None when it names none. Raises OracleError."""
+    asked = plan.reference
+    if asked is None:
         return None
-    if plan.reference.path is None:
-        raise InvalidRun("reference.url: scoring by a server is not built yet; give reference.path, a local folder.")
-    progress("loading the reference")
-    return open_reference(plan.reference.path, device=plan.reference.device, dtype=plan.reference.dtype)
+    if asked.path is not None:
+        progress("loading the reference")
+        return open_reference(asked.path, device=asked.device, dtype=asked.dtype)
+    progress("asking the reference server what it returns")
+    key = os.environ.get(asked.api_key_env) if asked.api_key_env else None
+    ask = http_ask((asked.url or "").rstrip("/").removesuffix("/v1"), api_key=key)
+    return open_endpoint(ask, asked.model or plan.model, plan.tokenizer_path or Path())
 
 
 def _score_tokens(
-    plan: Plan, visits: dict[Role, list[Visit]], reference: LocalReference, out: Path, progress: Progress
+    plan: Plan, visits: dict[Role, list[Visit]], reference: Reference, out: Path, progress: Progress
 ) -> None:
     floor = measure_floor(
         visits["baseline"],
@@ -78,7 +85,7 @@ def _score_tokens(
 
 
 def _check_protocol(
-    visits: dict[Role, list[Visit]], reference: LocalReference | None, out: Path, progress: Progress
+    visits: dict[Role, list[Visit]], reference: Reference | None, out: Path, progress: Progress
 ) -> None:
     workload = _concatenated([(visit.pair, visit.workload) for visit in visits["baseline"]])
     requests = {role: _concatenated([(visit.pair, visit.requests) for visit in visits[role]]) for role in ROLES}
@@ -97,7 +104,7 @@ def _check_protocol(
         write_json(out / role / "protocol.json", result)
 
 
-def _decoder(reference: LocalReference) -> Callable[[Sequence[Sequence[int]]], list[str]]:
+def _decoder(reference: Reference) -> Callable[[Sequence[Sequence[int]]], list[str]]:
     return lambda sequences: [reference.decode(ids) for ids in sequences]
 
 

@@ -106,7 +106,9 @@ class Verdict(Record):
     cost: Cost
     next_step: str
     notes: tuple[str, ...] = Field(default=(), description="what was not judged, and why")
-    hashes: dict[str, str] = Field(description="SHA-256 of plan, profiles, criteria and the judge's own code")
+    hashes: dict[str, str] = Field(
+        description="SHA-256 of plan, profiles, criteria, noise floor and the judge's own code"
+    )
 
 
 if __name__ == "__main__":  # docs/verdict.schema.json

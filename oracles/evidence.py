@@ -152,7 +152,7 @@ def _finding(e: Evidence, accused: bool, level: float) -> Finding:
         name=e.name,
         status=status,
         sentence=sentence,
-        observed=e.count / e.n,
+        observed=e.count / e.n if e.n else None,
         limit=e.limit,
         count=e.count,
         n=e.n,

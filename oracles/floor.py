@@ -151,7 +151,7 @@ def _judge_choices(
     found = [_among_best(scores, chosen) for scores, chosen in zip(own, choices, strict=True)]
     if all(scores is not None for scores in found):
         return [scores for scores in found if scores is not None]
-    return passes.score(passes.reference, choices=choices)
+    return passes.score(passes.reference, top_k=1, choices=choices)
 
 
 def _among_best(scores: TokenScores, chosen: npt.NDArray[np.integer[Any]]) -> TokenScores | None:

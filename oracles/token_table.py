@@ -42,6 +42,7 @@ SCHEMA = pa.schema(
         ("entropies", pa.list_(pa.float32())),
         ("ranks", pa.list_(pa.int32())),
         ("ids", pa.list_(pa.int32())),
+        ("choices", pa.list_(pa.int32())),
         ("ids_source", pa.string()),
     ]
 )
@@ -74,6 +75,7 @@ def token_row(answer: Answer, scores: TokenScores, tie_width: float | None) -> d
         "entropies": scores.entropies,
         "ranks": scores.ranks,
         "ids": np.asarray(answer.ids, dtype=np.int32),
+        "choices": scores.top_ids[:, 0] if scores.top_ids.shape[1] else None,
         "ids_source": answer.source,
     }
 

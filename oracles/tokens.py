@@ -63,7 +63,7 @@ def score_arm(
     inputs["reference"] = reference.revision
     requests = [ScoreRequest(a.prompt, a.ids, no_end=a.no_end) for a in answers.scored]
     try:
-        scores = reference.score(requests, progress=progress)
+        scores = reference.score(requests, top_k=1, progress=progress)
         rows = [token_row(a, s, tie_width) for a, s in zip(answers.scored, scores, strict=True)]
         write_table(rows, out_dir / "tokens.parquet")
     except (ValueError, MemoryError) as error:
