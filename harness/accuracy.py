@@ -28,7 +28,7 @@ class Documents:
     """One arm's scored answers, one entry a request; all arrays have the same length.
 
     `nats` is the sum over the answer's `tokens` of the margin (or the KL divergence) under the reference. `item` names
-    the prompt: answers to one prompt are resampled together.
+    the prompt: answers to one prompt are resampled together. `greedy`: asked at temperature 0; None means all.
     """
 
     pair: npt.NDArray[np.int64]
@@ -37,6 +37,7 @@ class Documents:
     stratum: npt.NDArray[np.str_]
     tokens: Array
     nats: Array
+    greedy: npt.NDArray[np.bool_] | None = None
 
     def keys(self) -> npt.NDArray[np.int64]:
         """One number for each (pair, line): equal in both arms for the same request."""

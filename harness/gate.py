@@ -18,6 +18,7 @@ from harness.completeness import ROLES, blocked_by, broken_baseline, cached_shar
 from harness.contracts import contract_checks, contract_notes
 from harness.criteria import CellScope
 from harness.criterion import Criterion
+from harness.foreign import baseline_checks
 from harness.hints import with_hint
 from harness.measurement import Role, VisitMeasurement
 from harness.power import futile, run_power
@@ -90,7 +91,10 @@ def decide(run: GateInput, *, power_draws: int = 2000) -> Verdict:
 
     complete, incomplete = check_complete(run.criteria, run.cells, run.visits, run.pairs)
     served = served_checks(run.cells, visits, pairs)
-    contracts = contract_checks(run.oracles, run.required_oracles)
+    contracts = (
+        *contract_checks(run.oracles, run.required_oracles),
+        *baseline_checks(run.token_margin, run.kld),
+    )
     evidence = (complete, *run.validity, *served, *contracts)
     blocked = blocked_by(evidence) | incomplete
 

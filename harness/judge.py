@@ -94,7 +94,7 @@ def _margins(root: Path) -> Divergence | None:
 
 
 def _documents(path: Path) -> Documents:
-    table = pq.read_table(path, columns=["pair", "line", "item", "stratum", "tokens", "margin_sum"])
+    table = pq.read_table(path, columns=["pair", "line", "item", "stratum", "greedy", "tokens", "margin_sum"])
     column = {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
     return Documents(
         pair=column["pair"].astype(np.int64),
@@ -103,6 +103,7 @@ def _documents(path: Path) -> Documents:
         stratum=column["stratum"].astype(np.str_),
         tokens=column["tokens"].astype(np.float64),
         nats=column["margin_sum"].astype(np.float64),
+        greedy=column["greedy"].astype(np.bool_),
     )
 
 

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from harness.accuracy import Documents
+from harness.foreign import FOREIGN_NATS
 from harness.gate import GateInput, decide
 from harness.measurement import CellMeasurement, Role
-from harness.verdict import Check, Status, Verdict
+from harness.verdict import Check, Family, Status, Verdict
 from tests.gate_runs import CELLS, gate_run, visits, with_cell
 
 PASSING = gate_run(1.45)
@@ -121,6 +122,32 @@ def test_any_nan_in_a_document_is_invalid(arm: str, where: int, column: str) -> 
 
 
 @LAW
+@given(st.floats(0.001, 20), st.floats(0.001, 20), st.booleans())
+def test_a_baseline_far_from_the_reference_is_invalid_whatever_the_candidate(
+    near: float, far: float, sampled: bool
+) -> None:
+    """Two engines that are equally wrong read 1.00x of each other; a ratio alone would pass them."""
+    assume(abs(far - FOREIGN_NATS) > 1e-9)
+    arms = PASSING.token_margin
+    assert arms is not None
+
+    def at(documents: Documents, nats: float) -> Documents:
+        return replace(documents, nats=np.full(len(documents.tokens), nats) * documents.tokens)
+
+    moved = replace(arms, candidate=at(arms.candidate, near), baseline=at(arms.baseline, far))
+    verdict = judge(replace(PASSING, token_margin=moved))
+    assert ("baseline.model" in statuses(verdict.checks)) == (far > FOREIGN_NATS)
+    if far > FOREIGN_NATS:
+        assert verdict.status is Status.INVALID
+        rests_on_it = [c for c in verdict.checks if c.family in {Family.SPEED, Family.ACCURACY}]
+        assert {c.status for c in rests_on_it} == {Status.INVALID}
+        if sampled:  # a sampled token is no sign of another model, so nothing is said
+            greedy = np.zeros(len(arms.baseline.tokens), dtype=bool)
+            moved = replace(moved, baseline=replace(moved.baseline, greedy=greedy))
+            assert "baseline.model" not in statuses(judge(replace(PASSING, token_margin=moved)).checks)
+
+
+@LAW
 @given(RUNS, st.randoms(use_true_random=False))
 def test_order_of_everything_does_not_matter(run: GateInput, random: Any) -> None:
     def shuffled(items: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -128,7 +155,8 @@ def test_order_of_everything_does_not_matter(run: GateInput, random: Any) -> Non
 
     def shuffle(documents: Documents) -> Documents:
         order = np.array(random.sample(range(len(documents.tokens)), len(documents.tokens)))
-        return Documents(*(getattr(documents, name)[order] for name in Documents.__dataclass_fields__))
+        columns = {name: getattr(documents, name) for name in Documents.__dataclass_fields__}
+        return Documents(**{name: column if column is None else column[order] for name, column in columns.items()})
 
     margins = run.token_margin
     assert margins is not None
