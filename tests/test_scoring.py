@@ -93,6 +93,15 @@ def test_progress_ends_at_the_total_and_batches_are_of_like_length() -> None:
     assert all(len(batch) == 1 or len(batch) * len(requests[batch[0]]) <= 60 for batch in made)
 
 
+def test_a_full_batch_is_hardly_padding() -> None:
+    lengths = [64] * 32 + [256] * 16 + [1024] * 8 + [2000] * 4
+    requests = [ScoreRequest([5], [7] * (n - 1)) for n in lengths]
+    made = batches(tiny_reference(), requests, 8192)
+    padded = sum(len(batch) * len(requests[batch[0]]) for batch in made)
+    assert sum(lengths) / padded > 0.95
+    assert sorted(i for batch in made for i in batch) == list(range(len(requests)))
+
+
 def test_memory_running_out_halves_the_batch_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     requests, reference = some_requests(), tiny_reference()
     expected = score(reference, requests)

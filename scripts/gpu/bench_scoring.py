@@ -1,25 +1,31 @@
 """Scoring on a GPU against F, with random weights in real shapes: an 8B dense Llama, a 30B-A3B mixture of experts.
 
-F is the same forward passes, the lm_head product in bf16 included, its logits thrown away chunk by chunk. For each
-shape: the hidden states alone, F, the plain chunked computation and the scoring, once on the model as transformers runs
-it and once with its layers compiled; peak memory over F; how far compiled scores are from uncompiled ones; and lengths
-mixed from 64 to 8,192 tokens against equal ones. Needs torch, transformers, numpy and a GPU; no file is read.
+F is the same forward passes, the lm_head product in bf16 included, its logits thrown away chunk by chunk; F and scoring
+are timed in turn and the ratio is the median over rounds. For each shape: the hidden states alone, F, the plain chunked
+computation and the scoring, on the model as transformers runs it, then with its layers compiled, for the mixture with
+every expert path there is (moe_variants.py); peak memory over F; how far scores moved; and lengths mixed from 64 to
+8,192 tokens against equal ones. Needs torch, transformers, numpy and a GPU; no file is read. Every variant is tried on
+its own, and those that would begin after --budget seconds of a shape are left out.
 
-    python scripts/gpu/bench_scoring.py [dense moe] [--tokens 16384] [--profile]
+    python scripts/gpu/bench_scoring.py [dense moe] [--tokens 16384] [--budget 200] [--profile]
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parent))
 
+import moe_variants
 import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -38,12 +44,13 @@ MOE = {
     "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128,
     "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768, "norm_topk_prob": True,
 }  # fmt: skip
+MIXED = [64] * 32 + [256] * 16 + [1024] * 8 + [2048] * 4 + [4096] * 2 + [8192] * 2
 
 
-def random_reference(shape: dict[str, Any]) -> LocalReference:
+def random_reference(shape: dict[str, Any], layers: int | None) -> LocalReference:
     """A model of this shape with random weights on the GPU."""
     torch.manual_seed(0)
-    about = dict(shape)
+    about = dict(shape) | ({"num_hidden_layers": layers} if layers else {})
     config = AutoConfig.for_model(
         about.pop("model_type"), **about, max_position_embeddings=16384, tie_word_embeddings=False,
         bos_token_id=1, eos_token_id=2, initializer_range=0.02,
@@ -73,11 +80,11 @@ def hidden_states(reference: LocalReference, work: list[ScoreRequest]) -> list[t
     return states
 
 
-def forward(reference: LocalReference, work: list[ScoreRequest], rows: int = PLAIN_ROWS) -> None:
+def forward(reference: LocalReference, work: list[ScoreRequest]) -> None:
     """F."""
     head = reference.model.get_output_embeddings()
     for states in hidden_states(reference, work):
-        for part in states.split(rows):
+        for part in states.split(PLAIN_ROWS):
             head(part)
 
 
@@ -90,69 +97,144 @@ def plain(reference: LocalReference, work: list[ScoreRequest]) -> None:
             (logits.logsumexp(-1), logits.topk(TOP_K, -1))
 
 
-def timed(task: Callable[[], Any], repeats: int) -> tuple[float, float]:
-    """Fastest seconds of `repeats`, and the peak memory of the last run over what was there before it, in GB."""
+def once(task: Callable[[], Any]) -> tuple[float, float]:
+    """Seconds, and peak memory over what was there before, in GB."""
     with torch.inference_mode():
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before, began = torch.cuda.memory_allocated(), time.perf_counter()
         task()
-        best = float("inf")
-        for _ in range(repeats):
-            torch.cuda.synchronize()
-            torch.cuda.reset_peak_memory_stats()
-            before, began = torch.cuda.memory_allocated(), time.perf_counter()
-            task()
-            torch.cuda.synchronize()
-            best = min(best, time.perf_counter() - began)
-        return best, (torch.cuda.max_memory_allocated() - before) / 1e9
+        torch.cuda.synchronize()
+        return time.perf_counter() - began, (torch.cuda.max_memory_allocated() - before) / 1e9
 
 
-def measure(name: str, reference: LocalReference, tokens: int, repeats: int) -> dict[str, float]:
-    """One table, for the model as it is now."""
+def measure(name: str, reference: LocalReference, tokens: int, rounds: int) -> None:
+    """One line for the model as it is now: all tasks in turn, round after round."""
     work = requests(reference, [1024] * (tokens // 1024))
     tasks: dict[str, Callable[[], Any]] = {
-        "hidden states": lambda: hidden_states(reference, work),
+        "hidden": lambda: hidden_states(reference, work),
         "F": lambda: forward(reference, work),
-        "plain chunks, top 20": lambda: plain(reference, work),
-        "scoring, top 20": lambda: score(reference, work, top_k=TOP_K),
+        "plain": lambda: plain(reference, work),
+        "scoring": lambda: score(reference, work, top_k=TOP_K),
     }
-    seen: dict[str, float] = {}
-    base = 0.0
-    for what, task in tasks.items():
-        began = time.perf_counter()
-        seconds, memory = timed(task, repeats)
-        base = memory if what == "F" else base
-        over = f"{memory - base:+.2f} GB over F" if what in list(tasks)[2:] else f"{memory:.2f} GB"
-        seen[what] = tokens / seconds
-        print(
-            f"{name:<22}{what:<24}{tokens / seconds:>10,.0f} tokens/s  {over}"
-            f"  (with warm-up {time.perf_counter() - began:.0f} s)"
-        )
-    print(f"{name:<22}scoring/F = {seen['scoring, top 20'] / seen['F']:.3f}", flush=True)
-    lengths = [64] * 32 + [256] * 16 + [1024] * 8 + [2048] * 4 + [4096] * 2 + [8192] * 2
-    mixed = requests(reference, lengths)
-    seconds, _ = timed(lambda: score(reference, mixed, top_k=TOP_K), repeats)
-    rate = sum(lengths) / seconds
-    print(
-        f"{name:<22}mixed 64 to 8,192: {rate:,.0f} tokens/s, {rate / seen['scoring, top 20']:.3f} of equal lengths",
-        flush=True,
-    )
-    return seen
+    began = time.perf_counter()
+    for task in tasks.values():
+        once(task)
+    warm = time.perf_counter() - began
+    seen: dict[str, list[float]] = {what: [] for what in tasks}
+    memory: dict[str, float] = {}
+    for _ in range(rounds):
+        for what, task in tasks.items():
+            seconds, memory[what] = once(task)
+            seen[what].append(seconds)
+    ratio = statistics.median(f / s for f, s in zip(seen["F"], seen["scoring"], strict=True))
+    rates = {what: tokens / statistics.median(times) for what, times in seen.items()}
+    columns = "".join(f"{what} {rate:>9,.0f}  " for what, rate in rates.items())
+    over = memory["scoring"] - memory["F"]
+    print(f"{name:<34}{columns}scoring/F {ratio:.3f} at {over:+.2f} GB  (warm-up {warm:.0f} s)", flush=True)
 
 
-def compare_to(before: list[Any], after: list[Any]) -> None:
+def mixed(name: str, reference: LocalReference) -> None:
+    """Mixed lengths against equal ones: the same tokens, in 1,024s."""
+    equal = requests(reference, [1024] * (sum(MIXED) // 1024))
+    various = requests(reference, MIXED)
+    rates: dict[str, list[float]] = {"equal": [], "mixed": []}
+    for _ in range(4):
+        for what, work in (("equal", equal), ("mixed", various)):
+            seconds, _ = once(lambda work=work: score(reference, work, top_k=TOP_K))  # type: ignore[misc]
+            rates[what].append(sum(map(len, work)) / seconds)
+    one, other = statistics.median(rates["equal"][1:]), statistics.median(rates["mixed"][1:])
+    print(f"{name:<34}lengths 64 to 8,192: {other:,.0f} tokens/s, {other / one:.3f} of equal lengths", flush=True)
+
+
+def compare(what: str, before: list[Any], after: list[Any]) -> None:
     """How far scores moved."""
+    print(f"{what}:", end="")
     for column in ("logprobs", "margins", "entropies"):
-        moved = np.abs(
-            np.concatenate([getattr(a, column) - getattr(b, column) for a, b in zip(after, before, strict=True)])
-        )
-        tail = f"p99 {np.quantile(moved, 0.99):.4f}, max {moved.max():.4f}"
-        print(f"  |change of {column}|: mean {moved.mean():.5f}, {tail}")
+        pairs = zip(after, before, strict=True)
+        moved = np.abs(np.concatenate([getattr(a, column) - getattr(b, column) for a, b in pairs]))
+        print(f"  |{column}| mean {moved.mean():.5f} p99 {np.quantile(moved, 0.99):.4f} max {moved.max():.4f}", end="")
+    print(flush=True)
 
 
 def profile(reference: LocalReference, work: list[ScoreRequest]) -> None:
     """Where the GPU's time goes."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
         score(reference, work, top_k=TOP_K)
-    print(seen.key_averages().table(sort_by="cuda_time_total", row_limit=18, max_name_column_width=70))
+    print(seen.key_averages().table(sort_by="cuda_time_total", row_limit=22, max_name_column_width=90), flush=True)
+
+
+def variants(shape: str) -> list[tuple[str, str | None, bool]]:
+    """(name, experts implementation, layers compiled), what teaches most first."""
+    if shape == "dense":
+        return [("as transformers runs it", None, False), ("layers compiled", None, True)]
+    return [
+        ("transformers' grouped_mm", "grouped_mm", False),
+        ("sorted once, compiled", moe_variants.OURS, True),
+        ("vLLM's kernels, compiled", moe_variants.VLLM, True),
+        ("sorted once", moe_variants.OURS, False),
+        ("vLLM's kernels", moe_variants.VLLM, False),
+        ("liger's kernels", moe_variants.LIGER, False),
+        ("grouped_mm, compiled", "grouped_mm", True),
+    ]
+
+
+def run_shape(shape: str, asked: argparse.Namespace) -> None:
+    """Every variant of one shape."""
+    began = time.perf_counter()
+    reference = random_reference(DENSE if shape == "dense" else MOE, asked.layers)
+    torch.cuda.synchronize()
+    size = torch.cuda.memory_allocated() / 1e9
+    print(f"== {shape}: {size:.1f} GB of random weights, made in {time.perf_counter() - began:.0f} s", flush=True)
+    absent: dict[str, str] = {}
+    if shape == "moe":
+        absent = moe_variants.register_all(reference.model)
+        attempt("one layer", lambda: torch.inference_mode()(moe_variants.one_layer)(reference.model, asked.tokens))
+    short = requests(reference, [512] * 8)
+    before: list[Any] = []
+    for name, implementation, compiled in variants(shape):
+        if implementation in absent:
+            print(f"{name:<34}not there: {absent[implementation]}")
+            continue
+        if time.perf_counter() - began > asked.budget:
+            print(f"{name:<34}left out: {asked.budget} s are over", flush=True)
+            continue
+
+        def variant(name: str = name, way: str | None = implementation, compiled: bool = compiled) -> None:
+            _set(reference.model, way, compiled)
+            measure(name, reference, asked.tokens, asked.rounds)
+            scores = score(reference, short, top_k=TOP_K)
+            if not before:
+                before.extend(scores)
+                compare("  floor: one by one", before, score(reference, short, top_k=TOP_K, batch_tokens=512))
+            else:
+                compare("  from the first variant", before, scores)
+            if compiled or shape == "dense":
+                mixed("  " + name, reference)
+            if asked.profile:
+                profile(reference, requests(reference, [1024] * (asked.tokens // 1024)))
+
+        attempt(name, variant)
+    print(f"== {shape}: {time.perf_counter() - began:.0f} s", flush=True)
+
+
+def _set(model: Any, experts: str | None, compiled: bool) -> None:
+    if experts:
+        model.set_experts_implementation(experts)
+    for layer in model.get_decoder().layers:
+        layer._compiled_call_impl = None
+    if compiled:
+        torch._dynamo.reset()
+        compile_layers(model)
+
+
+def attempt(name: str, task: Callable[[], Any]) -> None:
+    """Run, and print what went wrong: one visit must teach as much as it can."""
+    try:
+        task()
+    except Exception:
+        print(f"{name}: FAILED\n{traceback.format_exc(limit=-4)[-1500:]}", flush=True)
+        torch.cuda.empty_cache()
 
 
 def main() -> None:
@@ -160,26 +242,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("shapes", nargs="*", default=["dense", "moe"], choices=["dense", "moe"])
     parser.add_argument("--tokens", type=int, default=16384)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--budget", type=float, default=200, help="seconds after which a shape begins no variant")
+    parser.add_argument("--layers", type=int, help="fewer layers, for a try")
     parser.add_argument("--profile", action="store_true")
     asked = parser.parse_args()
+    print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}, {asked.tokens} tokens, tokens/s are medians")
     for shape in asked.shapes:
-        began = time.perf_counter()
-        reference = random_reference(DENSE if shape == "dense" else MOE)
-        print(f"{shape}: made in {time.perf_counter() - began:.0f} s, {torch.cuda.memory_allocated() / 1e9:.1f} GB")
-        measure(shape, reference, asked.tokens, asked.repeats)
-        work = requests(reference, [512] * 8)
-        before = score(reference, work, top_k=TOP_K)
-        again = score(reference, work, top_k=TOP_K, batch_tokens=512)
-        print("one by one against eight at once, uncompiled:")
-        compare_to(before, again)
-        compile_layers(reference.model)
-        measure(f"{shape}, compiled", reference, asked.tokens, asked.repeats)
-        print("compiled against uncompiled:")
-        compare_to(before, score(reference, work, top_k=TOP_K))
-        if asked.profile:
-            profile(reference, requests(reference, [1024] * (asked.tokens // 1024)))
-        del reference
+        run_shape(shape, asked)
         torch._dynamo.reset()
         torch.cuda.empty_cache()
 
