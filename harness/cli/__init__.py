@@ -25,6 +25,8 @@ def main() -> None:
     """
     # A CI job is ended by SIGTERM: engines and AIPerf must go down with it, as they do on Ctrl-C.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    # A shell starts background jobs with SIGINT ignored, and AIPerf, which is asked to stop by it, would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 for command in (gate, demo, recheck, report, profiles):
