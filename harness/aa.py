@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
 
 from harness.completeness import whole_pairs
 from harness.gate import GateInput, decide
+from harness.noise import AaResult, CheckNoise
 from harness.power import HEADROOM, MAX_PAIRS_NEEDED, Noise, chance_to_pass, measured_noise
 from harness.speed import Series, Visits, make_series
 from harness.statistics import (
@@ -23,48 +22,21 @@ from harness.statistics import (
     lower_bound,
     upper_bound,
 )
-from harness.verdict import Family, Finite, Record, Status
+from harness.verdict import Check, Family, Status
 
 BIAS = 0.03  # a machine that sees this much between an engine and itself cannot judge 20 %
 WANTED_CHANCE = 0.9
-
-
-class CheckNoise(Record):
-    """One check's noise. A ratio of 1 is what an A/A run should show."""
-
-    check: str
-    ratio: Finite
-    ci_low: Finite | None
-    ci_high: Finite | None
-    noise: Finite = Field(description="standard deviation of the log ratio between pairs")
-
-
-class AaResult(Record):
-    """The outcome of an A/A run: `aa.json`."""
-
-    schema_version: Literal[1] = 1
-    status: Literal[Status.PASS, Status.INVALID]
-    sentence: str
-    pairs: int
-    correlation: Finite = Field(description="mean correlation between checks, over pairs")
-    pairs_needed: int | None = Field(
-        description="pairs with which an engine 0.05x over every bar passes 9 times in 10; null over 200"
-    )
-    checks: tuple[CheckNoise, ...] = Field(description="noisiest first")
 
 
 def judge_aa(run: GateInput) -> AaResult:
     """Judge a run whose candidate is the baseline itself.
 
     INVALID when some ratio's interval excludes 1 by more than 3 % (Holm over all checks, both sides together 5 %), or
-    when the run is incomplete or either side failed requests.
+    when the run is incomplete, either side failed requests or broke its contract, or the two differ in accuracy.
     """
     verdict = decide(run, power_draws=0)
     visits, pairs = whole_pairs(run.visits)
-    broken = [
-        check for check in verdict.checks
-        if check.family in {Family.VALIDITY, Family.HONESTY} and check.status is not Status.PASS
-    ]  # fmt: skip
+    broken = [check for check in verdict.checks if _breaks(check)]
     series = [] if broken else _series(run, visits, pairs)
     if broken or len(pairs) < 2 or not series:
         why = broken[0].reason if broken else "An A/A run needs two pairs and a speed criterion at least."
@@ -83,6 +55,13 @@ def judge_aa(run: GateInput) -> AaResult:
         pairs_needed=_pairs_needed(series, noise),
         checks=checks,
     )
+
+
+def _breaks(check: Check) -> bool:
+    """Whether the check says that one engine did not behave like the other, or could not be judged."""
+    if check.family is Family.ACCURACY:
+        return check.status is Status.FAIL
+    return check.family in {Family.VALIDITY, Family.HONESTY} and check.status is not Status.PASS
 
 
 def _series(run: GateInput, visits: Visits, pairs: Sequence[int]) -> list[Series]:

@@ -40,6 +40,11 @@ def describe() -> dict[str, Any]:
     }
 
 
+def machine() -> dict[str, Any]:
+    """What makes timings of two runs comparable: processor, cores, GPUs."""
+    return {"cpu": cpu_model(), "cpus": psutil.cpu_count(), "gpus": [gpu["name"] for gpu in _gpus()]}
+
+
 def code_sha256() -> str:
     """One hash over every source file of the four packages; InvalidRun when they come from different places."""
     _root()

@@ -21,6 +21,7 @@ from harness.criterion import Criterion
 from harness.foreign import baseline_checks
 from harness.hints import with_hint
 from harness.measurement import Role, VisitMeasurement
+from harness.noise import KnownNoise
 from harness.power import futile, run_power
 from harness.speed import (
     Blocked,
@@ -63,7 +64,8 @@ class GateInput:
         kld: KL divergence by document; None when not measured.
         tasks: paired task scores; None when not measured.
         gpus: of each arm, for throughput_per_gpu.
-        notes: what the plan could not gate (`harness.criteria.not_gateable`).
+        notes: what the plan could not gate (`harness.criteria.not_gateable`), and the like.
+        known_noise: of an A/A run that fits this one; sharpens what is said about power, never a verdict.
     """
 
     criteria: tuple[tuple[Criterion, str | None], ...]
@@ -82,6 +84,7 @@ class GateInput:
     tasks: TaskScores | None = None
     gpus: Mapping[Role, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    known_noise: KnownNoise | None = None
 
 
 def decide(run: GateInput, *, power_draws: int = 2000) -> Verdict:
@@ -101,7 +104,9 @@ def decide(run: GateInput, *, power_draws: int = 2000) -> Verdict:
     series, missing = _line_up(run, visits, pairs, blocked)
     speed = judge_series(series, pairs, look)
     accuracy, documents = _accuracy(run, look, len(pairs), broken_baseline(contracts))
-    power = run_power(series, speed, len(pairs), run.pairs, document_pairs=documents, draws=power_draws)
+    power = run_power(
+        series, speed, len(pairs), run.pairs, document_pairs=documents, draws=power_draws, known=run.known_noise
+    )
     unordered = (*evidence, *accuracy, *speed, *(unjudged_check(one) for one in missing))
     cached = cached_shares(run.cells, visits, pairs)
     checks = tuple(sorted((with_hint(check, unordered, cached) for check in unordered), key=_order))

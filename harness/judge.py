@@ -16,6 +16,8 @@ from harness.criteria import CellScope, Criterion, load_policy, not_gateable, pa
 from harness.environment import code_sha256
 from harness.gate import GateInput, decide
 from harness.measurement import Role, VisitMeasurement
+from harness.noise import machine_check, noise_notes
+from harness.noise_store import read_noise
 from harness.plan import Plan
 from harness.run_store import read_json, sha256
 from harness.traffic import phase_name
@@ -32,39 +34,49 @@ REQUIRED_ORACLES = frozenset({"tokens", "protocol"})
 
 def judge(plan: Plan, root: Path) -> Verdict:
     """The verdict on everything that lies in the run directory."""
+    return decide(gate_input(plan, root, all_criteria(plan)))
+
+
+def gate_input(plan: Plan, root: Path, criteria: Sequence[Criterion]) -> GateInput:
+    """What the gate is asked about a run directory under some criteria."""
     cells = make_cells(plan)
     visits = tuple(
         VisitMeasurement.model_validate(read_json(path)) for path in sorted(root.glob("pairs/*/*/measurements.json"))
     )
-    criteria = all_criteria(plan)
     scopes = cell_scopes(cells)
     measured = measured_metrics(plan)
-    return decide(
-        GateInput(
-            criteria=resolve(criteria, scopes, measured),
-            cells=scopes,
-            visits=visits,
-            pairs=plan.pairs,
-            mode=plan.mode,
-            run=root.name,
-            cost=_cost(root, visits),
-            hashes=_hashes(root, cells, criteria),
-            required_oracles=REQUIRED_ORACLES,
-            oracles=_oracle_results(root),
-            validity=judge_validity(cells, visits, _summaries(root, cells)),
-            token_margin=_margins(root),
-            gpus={role: getattr(plan.endpoints, role).gpus for role in ROLES if getattr(plan.endpoints, role).gpus},
-            notes=not_gateable(criteria, scopes, measured),
-        )
+    known = read_noise(root)
+    return GateInput(
+        criteria=resolve(criteria, scopes, measured),
+        cells=scopes,
+        visits=visits,
+        pairs=plan.pairs,
+        mode=plan.mode,
+        run=root.name,
+        cost=_cost(root, visits),
+        hashes=_hashes(root, cells, criteria),
+        required_oracles=REQUIRED_ORACLES,
+        oracles=_oracle_results(root),
+        validity=(*judge_validity(cells, visits, _summaries(root, cells)), *machine_check(known)),
+        token_margin=_margins(root),
+        gpus={role: getattr(plan.endpoints, role).gpus for role in ROLES if getattr(plan.endpoints, role).gpus},
+        notes=(*not_gateable(criteria, scopes, measured), *noise_notes(known, plan.pairs[-1])),
+        known_noise=known,
     )
 
 
 def check_criteria(plan: Plan, cells: Sequence[Cell]) -> None:
     """UsageError, before anything runs, when the criteria cannot be judged in these cells."""
-    resolve(all_criteria(plan), cell_scopes(cells), measured_metrics(plan))
+    for criteria in (plan_criteria(plan), all_criteria(plan)):
+        resolve(criteria, cell_scopes(cells), measured_metrics(plan))
 
 
 def all_criteria(plan: Plan) -> tuple[Criterion, ...]:
+    """What a run of this plan is judged by: an A/A run by `no-regression`, any other by the plan's own criteria."""
+    return load_policy("no-regression") if plan.aa else plan_criteria(plan)
+
+
+def plan_criteria(plan: Plan) -> tuple[Criterion, ...]:
     """The policy's criteria, then the plan's own."""
     return (*load_policy(plan.policy), *(parse_criterion(text) for text in plan.criteria))
 

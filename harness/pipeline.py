@@ -21,6 +21,7 @@ from harness.endpoint import Engines
 from harness.errors import ExitCode, InvalidRun, UsageError
 from harness.judge import check_criteria, judge
 from harness.measurement import Role, Slo, measure_visit
+from harness.noise_store import NOISE, fitting_noise
 from harness.plan import Plan, dump_plan, make_plan
 from harness.power import wants_more_pairs
 from harness.progress import Progress
@@ -71,7 +72,10 @@ def check(plan: Plan) -> tuple[Cell, ...]:
 
 
 def prepare(plan: Plan, store: RunStore) -> None:
-    """Write the resolved plan, the environment and the tokenizer that counts; a resumed run keeps its own."""
+    """Write the resolved plan, the environment, the tokenizer that counts and the noise of an A/A run that fits.
+
+    A resumed run keeps its own.
+    """
     plan_file, environment_file = store.root / "plan.yaml", store.root / "environment.json"
     tokenizer_file = store.root / "tokenizer.json"
     if not plan_file.exists():
@@ -79,7 +83,11 @@ def prepare(plan: Plan, store: RunStore) -> None:
     if not store.finished("prepare"):
         write_json(environment_file, environment.describe())
         write_bytes(tokenizer_file, ((plan.tokenizer_path or Path()) / "tokenizer.json").read_bytes())
-        store.record("prepare", [plan_file, environment_file, tokenizer_file])
+        written = [plan_file, environment_file, tokenizer_file]
+        if known := fitting_noise(plan, make_cells(plan), store.root.parent):
+            write_json(store.root / NOISE, known)
+            written.append(store.root / NOISE)
+        store.record("prepare", written)
 
 
 def make_workload(plan: Plan, cells: Sequence[Cell], pair: int, store: RunStore, progress: Progress) -> None:

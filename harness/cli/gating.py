@@ -31,23 +31,32 @@ from harness.errors import UsageError
 @click.option("--pairs", help="Pairs of visits: one look (6) or two (6,12). Fewer than 5 make a quick run.")
 @click.option("--seed", type=int, help="Seed of every prompt and every order.")
 @click.option("--quick", is_flag=True, help="2 pairs of the smoke tier: minutes, PROVISIONAL, refused by CI.")
+@click.option(
+    "--aa",
+    is_flag=True,
+    help="Baseline against itself, at the plan's first look: how noisy is this machine, can it be trusted?",
+)
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Run directory (default: runs/<time>).")
 @click.option("--resume", is_flag=True, help="Go on with the run in --run-dir; only the step in flight is repeated.")
 @click.option("--dry-run", is_flag=True, help="Print the resolved plan, cells, requests and tokens; start nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print verdict.json instead of the line.")
 @sentences
-def gate(plan: Path | None, run_dir: Path | None, *, resume: bool, dry_run: bool, as_json: bool, **flags: Any) -> None:
+def gate(
+    plan: Path | None, run_dir: Path | None, *, aa: bool, resume: bool, dry_run: bool, as_json: bool, **flags: Any
+) -> None:
     """Gate a candidate engine against a baseline: faster, as right, honest, or the reason why not.
 
     PLAN is a YAML file (README, "A plan"); without one, give --baseline, --candidate, --model, --reference, --profile.
     """
     from harness import pipeline
+    from harness.aa_run import as_aa
     from harness.plan import check_files
     from harness.run_store import RunStore
 
     if resume and run_dir is None:
         raise UsageError("--resume needs --run-dir: the run to go on with.")
     resolved = _plan_from(plan, flags) if not resume or plan else None
+    resolved = as_aa(resolved) if resolved and aa else resolved
     if dry_run:
         click.echo(pipeline.dry_run(resolved or pipeline.stored_plan(run_dir or RUNS)))
         return
@@ -55,10 +64,25 @@ def gate(plan: Path | None, run_dir: Path | None, *, resume: bool, dry_run: bool
     if resolved:
         pipeline.check(resolved)  # before the directory is made: a refused plan leaves nothing behind
     store = RunStore.open(root) if resume else RunStore.create(root)
+    resolved = resolved or check_files(pipeline.stored_plan(root))
+    if resolved.aa:
+        _gate_aa(resolved, store, as_json=as_json)
     with progress_bar() as progress:
-        verdict = pipeline.gate(resolved or check_files(pipeline.stored_plan(root)), store, progress)
+        verdict = pipeline.gate(resolved, store, progress)
     _say(verdict, root, as_json=as_json)
     sys.exit(pipeline.exit_code(verdict))
+
+
+def _gate_aa(plan: Any, store: Any, *, as_json: bool) -> None:
+    """Drive an A/A run, say what it found, end the process with its exit code."""
+    from harness.aa_run import run_aa
+    from harness.errors import ExitCode
+
+    with progress_bar() as progress:
+        result = run_aa(plan, store, progress)
+    click.echo(result.model_dump_json(indent=2) if as_json else f"{result.line} run={store.root}")
+    click.echo(result.sentence, err=True)
+    sys.exit(int(ExitCode[result.status.name]))
 
 
 @click.command()
