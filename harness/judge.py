@@ -20,6 +20,7 @@ from harness.noise import machine_check, noise_notes
 from harness.noise_store import read_noise
 from harness.plan import Plan
 from harness.run_store import read_json, sha256
+from harness.task_grading import task_scores
 from harness.traffic import phase_name
 from harness.validity import judge_validity
 from harness.verdict import Cost, Verdict
@@ -55,10 +56,11 @@ def gate_input(plan: Plan, root: Path, criteria: Sequence[Criterion]) -> GateInp
         run=root.name,
         cost=_cost(root, visits),
         hashes=_hashes(root, cells, criteria),
-        required_oracles=REQUIRED_ORACLES,
+        required_oracles=REQUIRED_ORACLES | ({"tasks"} if plan.tasks else frozenset()),
         oracles=_oracle_results(root),
         validity=(*judge_validity(cells, visits, _summaries(root, cells)), *machine_check(known)),
         token_margin=_margins(root),
+        tasks=task_scores(root),
         gpus={role: getattr(plan.endpoints, role).gpus for role in ROLES if getattr(plan.endpoints, role).gpus},
         notes=(*not_gateable(criteria, scopes, measured), *noise_notes(known, plan.pairs[-1])),
         known_noise=known,
@@ -89,7 +91,8 @@ def cell_scopes(cells: Sequence[Cell]) -> tuple[CellScope, ...]:
 def measured_metrics(plan: Plan) -> frozenset[str]:
     """Optional metrics that this plan measures."""
     counted = plan.endpoints.baseline.gpus and plan.endpoints.candidate.gpus
-    return ALWAYS_JUDGED | (frozenset({"throughput_per_gpu"}) if counted else frozenset())
+    optional = {"throughput_per_gpu": bool(counted), "tasks": bool(plan.tasks)}
+    return ALWAYS_JUDGED | {metric for metric, measured in optional.items() if measured}
 
 
 def _oracle_results(root: Path) -> tuple[OracleResult, ...]:

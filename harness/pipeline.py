@@ -28,6 +28,7 @@ from harness.progress import Progress
 from harness.raw_export import write_requests
 from harness.run_store import RunStore, read_json, write_bytes, write_json
 from harness.score import score_arms
+from harness.task_stream import check_tasks, task_source, write_tasks
 from harness.traffic import Visit, check_aiperf, run_visit
 from harness.verdict import Verdict
 from harness.workload import Cell, make_cells, plan_pair, write_pair
@@ -40,6 +41,7 @@ def gate(plan: Plan, store: RunStore, progress: Progress) -> Verdict:
     processes.end_orphans()
     cells = check(plan)
     prepare(plan, store)
+    prepare_tasks(plan, cells, store, progress)
     verdict = None
     with Engines(plan, store.root / "engines") as engines:
         for pairs in plan.pairs:
@@ -65,6 +67,7 @@ def check(plan: Plan) -> tuple[Cell, ...]:
     check_aiperf()
     cells = make_cells(plan)
     check_criteria(plan, cells)
+    check_tasks(plan, cells)
     _read_tokenizer((plan.tokenizer_path or Path()) / "tokenizer.json")
     if plan.reference and plan.reference.path and not find_spec("torch"):
         raise InvalidRun("Scoring under a local reference needs torch; run: pip install 'enginegate[reference]'")
@@ -90,14 +93,21 @@ def prepare(plan: Plan, store: RunStore) -> None:
         store.record("prepare", written)
 
 
+def prepare_tasks(plan: Plan, cells: Sequence[Cell], store: RunStore, progress: Progress) -> None:
+    """Write every task item as it will be asked; a resumed run keeps its own."""
+    if plan.tasks and not store.finished("tasks"):
+        store.record("tasks", write_tasks(plan, cells, store.root, progress))
+
+
 def make_workload(plan: Plan, cells: Sequence[Cell], pair: int, store: RunStore, progress: Progress) -> None:
     """Write what both arms of one pair will be sent."""
     step = f"workload/{pair:02d}"
     if not store.finished(step):
         progress(f"pair {pair} of {plan.pairs[-1]}: writing requests")
         tokenizer = _tokenizer(store)
-        paths = write_pair(plan, cells, pair, _pair_folder(store, pair), lambda text: len(tokenizer.encode(text).ids))
-        store.record(step, paths)
+        sources = [task_source(plan, cells, pair, store.root)] if plan.tasks else []
+        folder = _pair_folder(store, pair)
+        store.record(step, write_pair(plan, cells, pair, folder, lambda text: len(tokenizer.encode(text).ids), sources))
 
 
 def drive_pair(

@@ -75,6 +75,20 @@ class ProfileUse(Strict):
     concurrency: tuple[Annotated[int, Field(ge=1)], ...] | None = None
     request_rate: tuple[Annotated[float, Field(gt=0)], ...] | None = None
     request_count: int | None = Field(None, ge=1, description="requests a cell; default: the profile's own rule")
+    task_share: float | None = Field(None, ge=0, le=0.9, description="as the plan's task_share, for this profile")
+
+
+class TaskUse(Strict):
+    """A task by lm-eval's name, by YAML file, or `offline-pack`, with what the plan changes about it."""
+
+    name: str
+    limit: int | None = Field(None, ge=1, description="items in all, drawn by the plan's seed; default: as many as fit")
+    num_fewshot: int | None = Field(None, ge=0, description="default: the task's own")
+    max_gen_toks: int | None = Field(None, ge=1, description="longest answer; default: the task's own")
+    metric: str | None = Field(None, description="`metric` or `metric,filter` that scores an item; default: the first")
+    cluster: str | None = Field(None, description="field of the data whose equal values belong together, e.g. passage")
+    repeats: int = Field(1, ge=1, le=64, description="times each item is asked; for sampled answers")
+    keep_thinking: bool = Field(False, description="grade the thinking too, instead of stripping it")
 
 
 class Endpoints(Strict):
@@ -93,6 +107,9 @@ class Plan(Strict):
     tokenizer: Path | None = Field(None, description="folder with tokenizer.json; default: the reference's")
     endpoints: Endpoints
     profiles: tuple[ProfileUse, ...] = Field(min_length=1)
+    tasks: tuple[TaskUse, ...] = Field((), description="lm-eval tasks whose items are mixed into the timed stream")
+    task_share: float = Field(0.5, ge=0, le=0.9, description="most of a cell's requests that are task items")
+    task_secret: str | None = Field(None, description="env:NAME or file:PATH: secret that sealed items are drawn from")
     tier: Literal["smoke", "gate", "nightly"] = "gate"
     policy: str = "beat-by-20"
     criteria: tuple[str, ...] = ()
@@ -111,12 +128,20 @@ class Plan(Strict):
     aa: bool = Field(False, description="set by gate --aa: the baseline in both arms, judged under no-regression")
     budget_minutes: float | None = Field(None, gt=0, description="wall time after which no new pair is started")
 
-    @field_validator("profiles", mode="before")
+    @field_validator("profiles", "tasks", mode="before")
     @classmethod
     def _names_are_enough(cls, value: Any) -> Any:
         return (
             [{"name": item} if isinstance(item, str) else item for item in value] if isinstance(value, list) else value
         )
+
+    @field_validator("tasks")
+    @classmethod
+    def _each_once(cls, value: tuple[TaskUse, ...]) -> tuple[TaskUse, ...]:
+        twice = sorted({use.name for use in value if [other.name for other in value].count(use.name) > 1})
+        if twice:
+            raise ValueError(f"{twice[0]} is named twice; keep one")
+        return value
 
     @field_validator("pairs")
     @classmethod
@@ -222,6 +247,10 @@ def _anchor(plan: Plan, folder: Path) -> Plan:
         use.model_copy(update={"name": str(absolute(Path(use.name)))}) if use.name.endswith((".yaml", ".yml")) else use
         for use in plan.profiles
     )
+    changes["tasks"] = tuple(
+        use.model_copy(update={"name": str(absolute(Path(use.name)))}) if use.name.endswith((".yaml", ".yml")) else use
+        for use in plan.tasks
+    )
     if plan.policy.endswith((".yaml", ".yml")):
         changes["policy"] = str(absolute(Path(plan.policy)))
     return plan.model_copy(update=changes)
@@ -246,6 +275,7 @@ def _allowed_keys(location: tuple[Any, ...]) -> list[str]:
         "candidate": Endpoint,
         "reference": Reference,
         "profiles": ProfileUse,
+        "tasks": TaskUse,
     }
     owners = [models[part] for part in location[:-1] if part in models]
     return list((owners[-1] if owners else Plan).model_fields)

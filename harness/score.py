@@ -15,6 +15,7 @@ from harness.measurement import Role
 from harness.plan import Plan
 from harness.progress import Progress
 from harness.run_store import write_json
+from harness.task_grading import grade_tasks
 from oracles.answers import Visit, keys_with_ids
 from oracles.endpoint_reference import http_ask, open_endpoint
 from oracles.floor import measure_floor
@@ -41,6 +42,7 @@ def score_arms(plan: Plan, pairs: int, root: Path, progress: Progress) -> list[P
         if reference is not None:
             _score_tokens(plan, visits, reference, out, progress)
         _check_protocol(visits, reference, out, progress)
+        grade_tasks(plan, pairs, root, progress)
     except OracleError as error:
         raise InvalidRun(str(error)) from None
     return sorted(path for path in out.rglob("*") if path.is_file())

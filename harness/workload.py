@@ -48,6 +48,7 @@ class Cell:
     concurrency: int | None
     request_rate: float | None
     request_count: int
+    task_share: float | None = None  # None: the plan's
 
     @property
     def name(self) -> str:
@@ -202,10 +203,12 @@ def _cells_of(profile: TrafficProfile, use: ProfileUse) -> list[Cell]:
         )
     count = use.request_count
     closed = [
-        Cell(profile, c, None, count or profile.requests_for(c)) for c in use.concurrency or profile.concurrency or ()
+        Cell(profile, c, None, count or profile.requests_for(c), use.task_share)
+        for c in use.concurrency or profile.concurrency or ()
     ]
     open_loop = [
-        Cell(profile, None, r, count or profile.requests_for(r)) for r in use.request_rate or profile.request_rate or ()
+        Cell(profile, None, r, count or profile.requests_for(r), use.task_share)
+        for r in use.request_rate or profile.request_rate or ()
     ]
     return closed + open_loop
 

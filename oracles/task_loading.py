@@ -1,0 +1,135 @@
+"""A task by name, by file or out of the offline pack, or one sentence that says why it cannot be asked."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from oracles.task_model import TaskError, quiet
+from oracles.task_pack import families, task_config
+
+PACK = "offline-pack"
+# Option-scoring tasks with a sibling that generates its answer. Anything else: `lm-eval ls tasks`.
+GENERATIVE = {
+    "mmlu": "mmlu_generative",
+    "mmlu_pro": "mmlu_pro",
+    "arc_challenge": "arc_challenge_chat",
+    "arc_easy": "arc_challenge_chat",
+    "gpqa_main_zeroshot": "gpqa_main_cot_zeroshot",
+    "gpqa_diamond_zeroshot": "gpqa_diamond_cot_zeroshot",
+    "gpqa_extended_zeroshot": "gpqa_extended_cot_zeroshot",
+    "gpqa_main_n_shot": "gpqa_main_cot_n_shot",
+    "gpqa_diamond_n_shot": "gpqa_diamond_cot_n_shot",
+    "truthfulqa_mc1": "truthfulqa_gen",
+    "truthfulqa_mc2": "truthfulqa_gen",
+}
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """What a plan asks for. `limit` counts items, over all sub-tasks of a group."""
+
+    name: str
+    limit: int | None = None
+    num_fewshot: int | None = None
+    max_gen_toks: int | None = None
+    metric: str | None = None
+    cluster: str | None = None
+    repeats: int = 1
+    keep_thinking: bool = False
+
+
+def is_pack(name: str) -> bool:
+    """True for the pack and for one of its tasks."""
+    return name == PACK or name in families()
+
+
+def load(spec: TaskSpec, pack: Path | None, *, chat: bool) -> dict[str, Any]:
+    """lm-eval's task objects by name, the plan's changes applied. TaskError when one cannot be asked honestly."""
+    tasks = _pack(spec.name, pack) if is_pack(spec.name) else dict(_stock(spec.name))
+    for name, task in tasks.items():
+        problem = _problem(name, task, chat)
+        if problem:
+            raise TaskError(problem)
+        if spec.num_fewshot is not None and task.get_config("num_fewshot") != 0:
+            task.set_config(key="num_fewshot", value=spec.num_fewshot)
+        elif task.get_config("num_fewshot") is None:
+            task.set_config(key="num_fewshot", value=0)
+    return tasks
+
+
+def _pack(name: str, folder: Path | None) -> dict[str, Any]:
+    from datasets import Dataset
+    from lm_eval.api.task import ConfigurableTask
+
+    if folder is None:
+        raise TaskError("The offline pack was not written yet.")
+    tasks = {}
+    for task in families() if name == PACK else (name,):
+        path = folder / f"{task}.jsonl"
+        try:
+            rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        except (OSError, json.JSONDecodeError) as error:
+            raise TaskError(f"{path}, the items of {task}, cannot be read: {error}.") from None
+        if not rows:
+            continue
+        data = {"test": Dataset.from_list(rows)}
+        with quiet():
+            # Straight from the rows: sealed items must not end up in a shared data set cache.
+            tasks[task] = ConfigurableTask(config=task_config(task) | {"custom_dataset": lambda d=data, **_: d})
+    return tasks
+
+
+@cache
+def _stock(name: str) -> tuple[tuple[str, Any], ...]:
+    """One of lm-eval's own tasks, groups or tags, or a YAML file."""
+    from lm_eval.tasks import TaskManager
+
+    is_file = name.endswith((".yaml", ".yml"))
+    manager = TaskManager(include_defaults=not is_file)
+    if not is_file and name not in manager.all_tasks:
+        near = difflib.get_close_matches(name, [PACK, *manager.all_tasks], n=3)
+        meant = f" Did you mean {' or '.join(near)}?" if near else ""
+        raise TaskError(f"lm-eval has no task {name}.{meant} (`lm-eval ls tasks` lists them; {PACK} needs no data.)")
+    try:
+        with quiet():
+            return tuple(manager.load([name])["tasks"].items())
+    except Exception as error:  # each data set fails in a way of its own
+        said = " ".join(str(error).split())[:200] or type(error).__name__
+        raise TaskError(
+            f"The data of task {name} cannot be had here: {said}. Fetch it once where a hub or mirror can be reached "
+            f"(`lm-eval run --model dummy --tasks {name} --limit 1` fills the cache), or use {PACK}, which needs none."
+        ) from None
+
+
+def _problem(name: str, task: Any, chat: bool) -> str | None:
+    if getattr(task, "UNSAFE_CODE", False):
+        return f"{name} runs code that the model wrote; the gate never does. Run it by itself in a sandbox."
+    if getattr(task, "MULTIMODAL", False):
+        return f"{name} asks about pictures or sound, which this stream does not carry."
+    if task.OUTPUT_TYPE != "generate_until":
+        return no_options(name)
+    if (task.get_config("repeats") or 1) > 1:
+        return (
+            f"{name} votes over {task.get_config('repeats')} samples of each question; use its single-sample variant."
+        )
+    if chat and task.get_config("gen_prefix"):
+        return (
+            f"{name} begins the answer itself ({task.get_config('gen_prefix')!r}), which a chat request cannot carry; "
+            "give the endpoints `api: completions`."
+        )
+    return None
+
+
+def no_options(name: str) -> str:
+    """Why an option-scoring task is not asked in the stream, and what to ask for it."""
+    parent = next((known for known in GENERATIVE if name == known or name.startswith(f"{known}_")), None)
+    instead = f" Use {GENERATIVE[parent]}, which asks for the answer in words." if parent else ""
+    return (
+        f"{name} compares log-probabilities of given options, and no streamed chat or completion returns those of its "
+        f"prompt, so it cannot be part of the timed stream.{instead or ' Choose a task that generates its answer.'}"
+    )
