@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from harness import environment, processes
 from harness.endpoint import Engines
 from harness.errors import ExitCode, InvalidRun, UsageError
-from harness.judge import check_criteria, judge
+from harness.judge import all_criteria, check_criteria, judge
 from harness.measurement import Role, Slo, measure_visit
 from harness.noise_store import NOISE, fitting_noise
 from harness.plan import Plan, dump_plan, make_plan
@@ -28,7 +28,8 @@ from harness.progress import Progress
 from harness.raw_export import write_requests
 from harness.run_store import RunStore, read_json, write_bytes, write_json
 from harness.score import score_arms
-from harness.task_stream import check_tasks, task_source, write_tasks
+from harness.task_power import task_forecast
+from harness.task_stream import check_tasks, per_pair, planned_items, task_source, write_tasks
 from harness.traffic import Visit, check_aiperf, run_visit
 from harness.verdict import Verdict
 from harness.workload import Cell, make_cells, plan_pair, write_pair
@@ -207,6 +208,11 @@ def dry_run(plan: Plan) -> str:
         lines.append(f"{cell.name:<32}{requests:>10,}{tokens:>18,}")
     requests = sum(cell.request_count for cell in cells)
     lines.append(f"{'in all':<32}{requests * visits:>10,}   mode: {plan.mode}")
+    if plan.tasks:
+        items = planned_items(plan, cells)
+        bars = [one.value for one in all_criteria(plan) if one.metric == "tasks"]
+        rate = per_pair(plan, cells, sum(items.values()))
+        lines += ["", *task_forecast(items, rate, plan.pairs, max(bars, default=None))]
     return "\n".join(lines)
 
 

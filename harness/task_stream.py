@@ -23,7 +23,7 @@ from oracles.task_loading import PACK as OFFLINE
 from oracles.task_loading import TaskSpec, is_pack, load
 from oracles.task_model import TaskError
 from oracles.task_pack import families, write_pack
-from oracles.tasks import TaskItem, collect, read_items, write_items
+from oracles.tasks import TaskItem, choose, collect, read_items, share_out, write_items
 from traffic_profiles.requests import RequestSpec
 
 FOLDER, ITEMS, ABOUT, PACK = "tasks", "items.parquet", "tasks.json", "pack"
@@ -79,6 +79,26 @@ def write_tasks(plan: Plan, cells: Sequence[Cell], root: Path, progress: Progres
     write_items(items, folder / ITEMS)
     write_json(folder / ABOUT, about)
     return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def planned_items(plan: Plan, cells: Sequence[Cell]) -> dict[str, int]:
+    """Requests that each task will have, over all pairs and repeats; needs the data of tasks outside the pack."""
+    room = plan.pairs[-1] * sum(capacity(plan, cell) for cell in cells)
+    planned: dict[str, int] = {}
+    for use in plan.tasks:
+        if is_pack(use.name):
+            names = list(families()) if use.name == OFFLINE else [use.name]
+            each = math.ceil((use.limit or math.ceil(room / len(plan.tasks))) / len(names))
+            counts = share_out(dict.fromkeys(names, each), use.limit)
+            planned |= {name: count * use.repeats for name, count in counts.items()}
+            continue
+        try:
+            tasks = load(spec_of(use), None, chat=is_chat(plan))
+        except TaskError as error:
+            raise UsageError(f"tasks: {error}") from None
+        chosen = choose(tasks, use.limit, seed_for(plan, 0, "task documents"))
+        planned |= {name: len(ids) * use.repeats for name, ids in chosen.items()}
+    return planned
 
 
 def task_source(plan: Plan, cells: Sequence[Cell], pair: int, root: Path) -> InsertSource:

@@ -97,7 +97,7 @@ def collect(
         TaskError: the task is unknown, its data cannot be had, or it cannot be asked in a timed stream.
     """
     tasks = load(spec, pack, chat=chat)
-    chosen = _choose(tasks, spec.limit, seed)
+    chosen = choose(tasks, spec.limit, seed)
     asked: dict[tuple[str, int], Question] = {}
 
     def note(question: Question) -> str:
@@ -112,6 +112,26 @@ def collect(
         items += [_item(spec, asked[name, place], first[doc], chat) for place, doc in enumerate(ids)]
         about.append(_about(spec, tasks[name], name, len(ids), scale, key))
     return items, about
+
+
+def choose(tasks: Mapping[str, Any], limit: int | None, seed: int) -> dict[str, list[int]]:
+    """Documents of each task, ascending; a limit is drawn at random from all of them, never the first ones."""
+    counts = share_out({name: len(task.eval_docs) for name, task in tasks.items()}, limit)
+    return {
+        name: sorted(random.Random(f"{seed}/{name}").sample(range(len(tasks[name].eval_docs)), count))
+        for name, count in counts.items()
+        if count
+    }
+
+
+def share_out(sizes: Mapping[str, int], limit: int | None) -> dict[str, int]:
+    """How many items each task of a group gets of `limit`: equally many, what a small one lacks goes to the others."""
+    left = sum(sizes.values()) if limit is None else limit
+    counts = {}
+    for done, name in enumerate(sorted(sizes, key=lambda n: (sizes[n], n))):
+        counts[name] = min(sizes[name], -(-left // (len(sizes) - done)))
+        left -= counts[name]
+    return {name: counts[name] for name in sizes}
 
 
 def score_key(
@@ -156,21 +176,6 @@ def read_items(path: Path) -> list[TaskItem]:
 def sha256_of(text: str) -> str:
     """Hex SHA-256 of a prompt."""
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _choose(tasks: Mapping[str, Any], limit: int | None, seed: int) -> dict[str, list[int]]:
-    """Documents of each task, ascending; a limit is shared out evenly and drawn at random, never the first ones."""
-    sizes = {name: len(task.eval_docs) for name, task in tasks.items()}
-    left = limit if limit is not None else sum(sizes.values())
-    chosen: dict[str, list[int]] = {}
-    # Smallest first: what a small task cannot use goes to the others.
-    for done, name in enumerate(sorted(sizes, key=lambda n: (sizes[n], n))):
-        take = min(sizes[name], -(-left // (len(sizes) - done)))
-        left -= take
-        if take:
-            draw = random.Random(f"{seed}/{name}")
-            chosen[name] = sorted(draw.sample(range(sizes[name]), take))
-    return chosen
 
 
 def _item(spec: TaskSpec, question: Question, sample: Mapping[str, Any], chat: bool) -> TaskItem:

@@ -9,17 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from harness.errors import UsageError
 from harness.plan import Plan, make_plan
-from harness.task_stream import capacity, deal, specs_of, write_tasks
+from harness.task_power import equal_engine_passes, half_width_pt, items_needed, task_forecast
+from harness.task_stream import capacity, check_tasks, deal, planned_items, specs_of, write_tasks
 from harness.workload import make_cells
 from oracles.task_answers import read_answer, split_thinking
 from oracles.task_grades import grade
 from oracles.task_loading import TaskSpec, no_options
 from oracles.task_model import TaskError, sampling
 from oracles.task_pack import PUBLIC_SEED, families, items
-from oracles.tasks import TaskItem, collect, read_items
+from oracles.tasks import TaskItem, collect, read_items, share_out
 
 Answer = Callable[[TaskItem], str]
 
@@ -111,8 +114,6 @@ def test_the_share_bounds_what_a_cell_takes(run: Path) -> None:
     assert sizes == [8] * 8, "the second look has more items"
     profile = [{"name": "chat-steady", "concurrency": [4], "task_share": 0}]
     with pytest.raises(UsageError, match="task_share"):
-        from harness.task_stream import check_tasks
-
         none = plan_with(profiles=profile)
         check_tasks(none, make_cells(none))
 
@@ -133,6 +134,25 @@ def test_the_plans_own_secret_draws_the_sealed_items(tmp_path: Path, monkeypatch
     assert b"engine's author" not in everything
     about = json.loads((tmp_path / "tasks/tasks.json").read_text())
     assert about["sealed"]["source"].startswith("secret ") and about["tasks"][0]["metric"] == "exact_match"
+
+
+def test_a_dry_run_says_what_the_items_can_decide() -> None:
+    few, many = (equal_engine_passes(n, -1.0, 0.02, draws=60) for n in (200, 4000))
+    assert few < 0.5 and many > 0.9
+    assert items_needed(-1.0, 0.05) == 4282 and half_width_pt(1319, 0.05) == pytest.approx(1.01, abs=0.01)
+    plan = plan_with()
+    planned = planned_items(plan, make_cells(plan))
+    assert sum(planned.values()) == 70 and set(planned) == set(families())
+    lines = task_forecast(planned, 14, plan.pairs, -1.0)
+    assert "after 5 pairs: 70 items" in "\n".join(lines) and "identical engine passes" in lines[-2]
+
+
+@given(st.dictionaries(st.text(max_size=3), st.integers(0, 50), min_size=1, max_size=6), st.integers(1, 200))
+def test_a_limit_is_shared_out_as_evenly_as_the_tasks_allow(sizes: dict, limit: int) -> None:
+    counts = share_out(sizes, limit)
+    assert sum(counts.values()) == min(limit, sum(sizes.values()))
+    for name, count in counts.items():
+        assert count == sizes[name] or count >= max(counts.values()) - 1
 
 
 # --- what came ------------------------------------------------------------------------------------------------------
