@@ -138,6 +138,7 @@ def write_pair(
                 "profile": cell.profile.name,
                 "concurrency": cell.concurrency,
                 "request_rate": cell.request_rate,
+                "slo": cell.profile.slo and cell.profile.slo.model_dump(exclude_none=True),
                 "first_line": len(rows),
                 "lines": len(sent),
             }

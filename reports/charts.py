@@ -1,11 +1,10 @@
-"""Charts of speed: which cells clear the bar, and how the two arms move with load."""
+"""Charts of speed: how the arms move with load, and how their ratio moves from pair to pair."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
 
 from reports import wording
 from reports.axes import SMALL, figure, name_axes, panel, scale, set_ticks, spread_out, tick_text
@@ -13,119 +12,8 @@ from reports.definitions import label
 from reports.pair_series import PairSeries, Spread, unit_of
 from reports.run_data import Cell, Run
 from reports.svg import Chart, Drawing, Palette, slug
-from reports.verdict_data import Check
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-FOREST_ROWS = 60
-NARROW_ROWS = 24
-MARKER = {"PASS": "o", "FAIL": "X", "INCONCLUSIVE": "D", "INVALID": "s"}
 STYLE = {"candidate": "-", "baseline": (0, (5, 2))}
-
-
-def by_margin(checks: Sequence[Check]) -> list[Check]:
-    """Speed-ups that were judged, the one closest to (or furthest under) its bar first."""
-    judged = [
-        c for c in checks
-        if c.family == "speed" and c.cell and c.unit == "x" and c.required and c.observed and c.observed > 0
-    ]  # fmt: skip
-    return sorted(judged, key=lambda c: (c.observed or 0) / (c.required or 1))
-
-
-def forest(checks: Sequence[Check]) -> list[Chart]:
-    """Every speed-up with its interval against 1.00 and the bar: a drawing for wide pages, and one for phones."""
-    rows = by_margin(checks)
-    if not rows:
-        return []
-    under = sum(check.status != "PASS" for check in rows)
-    alt = f"{len(rows)} speed-ups with intervals, {under} of them not proven over their bar."
-    note = "Closest to the bar first. A line spans both one-sided bounds; its left end must clear the bar."
-    title, define = "Every speed-up against its bar", "interval"
-    wide, narrow = rows[:FOREST_ROWS], rows[:NARROW_ROWS]
-    return [
-        Chart(
-            "forest", title, note + _left(rows, wide), alt, lambda p: _forest(p, wide), define, wide=True, only="wide"
-        ),
-        Chart(
-            "forest-narrow", title, note + _left(rows, narrow), alt, lambda p: _narrow(p, narrow), define, only="phone"
-        ),
-    ]
-
-
-def _left(rows: Sequence[Check], shown: Sequence[Check]) -> str:
-    left = len(rows) - len(shown)
-    return f" The {left} further from the bar are in the table below." if left else ""
-
-
-def _forest(p: Palette, rows: Sequence[Check]) -> Drawing:
-    drawing = Drawing(figure((1160, 20 * len(rows) + 66)))
-    axes = panel(drawing.figure, p, left=270, right=190, top=28, bottom=38, grid="x")
-    _intervals(drawing, axes, p, rows, most=9)
-    for y, check in enumerate(rows):
-        where, name = axes.get_yaxis_transform(), f"{check.cell} · {label(check.metric)}"
-        axes.text(-0.015, y, name, transform=where, color=p.ink, fontsize=11, ha="right", va="center_baseline")
-        _value(axes, p, check, (1.02, y))
-        at = (1.12, y)
-        axes.text(*at, wording.interval(check), transform=where, color=p.quiet, fontsize=10.5, va="center_baseline")
-    name_axes(axes, p, "speed-up of the candidate over the baseline, × (log scale)")
-    return drawing
-
-
-def _narrow(p: Palette, rows: Sequence[Check]) -> Drawing:
-    drawing = Drawing(figure((SMALL[0], 38 * len(rows) + 70)))
-    axes = panel(drawing.figure, p, left=6, right=14, top=28, bottom=38, grid="x")
-    _intervals(drawing, axes, p, rows, most=5)
-    axes.set_ylim(len(rows) - 0.6, -0.8)
-    for y, check in enumerate(rows):
-        where, name = axes.get_yaxis_transform(), f"{check.cell} · {label(check.metric)}"
-        axes.text(0, y - 0.42, name, transform=where, color=p.ink, fontsize=11, va="center_baseline")
-        _value(axes, p, check, (1, y - 0.42), ha="right")
-    name_axes(axes, p, "speed-up, × (log scale)")
-    return drawing
-
-
-def _value(
-    axes: Axes, p: Palette, check: Check, at: tuple[float, float], ha: Literal["left", "right"] = "left"
-) -> None:
-    text, where = f"{wording.GLYPHS[check.status]} {wording.ratio(check.observed)}", axes.get_yaxis_transform()
-    drawn = axes.text(*at, text, transform=where, ha=ha, va="center_baseline", fontsize=11, fontweight="bold")
-    drawn.set_color(p.of(check.status))
-
-
-def _intervals(drawing: Drawing, axes: Axes, p: Palette, rows: Sequence[Check], most: int) -> None:
-    """The lines that matter, the intervals and the estimates: all but the words."""
-    ends = [v for c in rows for v in (c.observed, c.ci_low, c.ci_high) if v is not None and v > 0]
-    bars = sorted({check.required for check in rows if check.required})
-    scale(axes.xaxis, "log", [*ends, *bars, 1.0], most=most)
-    axes.set_ylim(len(rows) - 0.4, -0.6)
-    set_ticks(axes.yaxis, [])
-    axes.axvline(1.0, color=p.quiet, linewidth=1)
-    side: Literal["left", "right"] = "left" if max(bars) < 1 else "right"
-    _above(axes, p.quiet, 1.0, " equal 1.00 ", side)
-    if len(bars) == 1:
-        axes.axvline(bars[0], color=p.ink, linewidth=1.4, linestyle=(0, (4, 2)))
-        _above(axes, p.ink, bars[0], f" bar {bars[0]:.2f} ", "left" if bars[0] >= 1 else "right")
-    else:
-        ticks, ys = [check.required or 1.0 for check in rows], range(len(rows))
-        axes.vlines(ticks, [y - 0.34 for y in ys], [y + 0.34 for y in ys], color=p.ink)
-    for status, marker in MARKER.items():
-        _marks(axes, p.of(status), marker, {y: c for y, c in enumerate(rows) if c.status == status})
-    for y, check in enumerate(rows):
-        drawing.tip(axes, check.observed, y, f"{check.check}: {check.status}. {check.reason}")
-
-
-def _above(axes: Axes, colour: str, x: float, text: str, side: Literal["left", "right"]) -> None:
-    axes.text(x, 1.0, text, transform=axes.get_xaxis_transform(), color=colour, fontsize=10.5, ha=side, va="bottom")
-
-
-def _marks(axes: Axes, colour: str, marker: str, rows: dict[int, Check]) -> None:
-    low, high = axes.get_xlim()
-    starts = [max(check.ci_low or low, low) for check in rows.values()]
-    stops = [min(check.ci_high or high, high) for check in rows.values()]
-    axes.hlines(list(rows), starts, stops, color=colour, linewidth=2.2)
-    seen = [check.observed or 1.0 for check in rows.values()]
-    axes.plot(seen, list(rows), marker, color=colour, markersize=8 if marker == "X" else 6.5, markeredgewidth=0)
 
 
 @dataclass(frozen=True)
@@ -142,7 +30,9 @@ def pareto(run: Run, series: PairSeries, profile: str, arms: Sequence[str]) -> C
     if not any(points.values()):
         return None
     limit = _slowest_allowed(run, profile)
-    note = f"Up and right is better.{' Shaded: within the TPOT limit.' if limit else ''}"
+    note = "Up and right is better."
+    if limit:
+        note += f" Shaded: TPOT within {wording.number(1000 / limit)} ms."
     spots = "; ".join(
         f"{arm} {wording.number(found[-1].y.median)} {unit_of(metric)} at {found[-1].cell.load}"
         for arm, found in points.items()
@@ -165,12 +55,17 @@ def _points(run: Run, series: PairSeries, profile: str, arm: str, metric: str) -
 
 
 def _slowest_allowed(run: Run, profile: str) -> float | None:
-    """Interactivity that the strictest TPOT limit of this profile's criteria asks for, tokens/s/user."""
+    """Interactivity that the strictest TPOT limit of this profile asks for, tokens/s/user."""
+    limit = latency_limit(run, profile, "tpot")
+    return 1000 / limit if limit else None
+
+
+def latency_limit(run: Run, profile: str, metric: str) -> float | None:
+    """The strictest limit on a latency in a profile, ms: its own service level (pair.json) or a criterion's."""
+    slos = [limits.get(f"{metric}_ms") for cell, limits in run.slos.items() if cell.rpartition("/")[0] == profile]
     here = [check for check in run.checks if (check.cell or "").rpartition("/")[0] == profile]
-    limits = [
-        check.required for check in here if check.metric.startswith("tpot") and check.unit == "ms" and check.required
-    ]
-    return 1000 / min(limits) if limits else None
+    limits = [check.required for check in here if check.metric.startswith(metric) and check.unit == "ms"]
+    return min((limit for limit in (*slos, *limits) if limit), default=None)
 
 
 def _pareto(p: Palette, points: dict[str, list[_Point]], metric: str, limit: float | None) -> Drawing:
@@ -217,20 +112,28 @@ def latency_by_load(run: Run, series: PairSeries, profile: str, metric: str, arm
         f"{arm} {stat} {wording.number(line[-1][1].median)} ms at the highest load"
         for (arm, stat), line in lines.items()
     ]
+    limit = latency_limit(run, profile, metric)
+    note = "p50 strong, p95 thin." + (f" Limit: {wording.number(limit)} ms." if limit else "")
     return Chart(
-        f"latency-{slug(profile)}-{metric}", f"{profile}: {label(metric)}", "p50 strong, p95 thin.",
+        f"latency-{slug(profile)}-{metric}", f"{profile}: {label(metric)}", note,
         f"{label(metric)} against load in {profile}; at the highest load {'; '.join(ends)}.",
-        lambda p: _latency(p, lines, closed=cells[0].closed_loop), define="band",
+        lambda p: _latency(p, lines, limit, closed=cells[0].closed_loop), define="band",
     )  # fmt: skip
 
 
-def _latency(p: Palette, lines: dict[tuple[str, str], list[tuple[float, Spread]]], *, closed: bool) -> Drawing:
+def _latency(
+    p: Palette, lines: dict[tuple[str, str], list[tuple[float, Spread]]], limit: float | None, *, closed: bool
+) -> Drawing:
     drawing = Drawing(figure(SMALL))
     axes = panel(drawing.figure, p, top=26, right=14)
     loads = sorted({load for line in lines.values() for load, _ in line})
     scale(axes.xaxis, "log", loads)
     set_ticks(axes.xaxis, loads[:: math.ceil(len(loads) / 8)])
     scale(axes.yaxis, "log", [v for line in lines.values() for _, s in line for v in (s.low, s.high)], 0.08, 4)
+    low, high = axes.get_ylim()
+    if limit and low < limit < high:
+        axes.axhspan(low, limit, color=p.PASS, alpha=0.08, linewidth=0)
+        axes.axhline(limit, color=p.PASS, linewidth=1.2, linestyle=(0, (4, 2)))
     for (arm, stat), line in lines.items():
         colour, dash = _look(p, arm, 0 if arm == "candidate" else 1)
         xs = [load for load, _ in line]

@@ -155,7 +155,7 @@ _LIMIT_COLUMNS = (
     Column("Limiting check", "reason"),
     Column("Token margin", "number", "token_margin"),
     Column("Wall time"),
-    Column("Requests", "number"),
+    Column("Requests", "number", "asked"),
 )
 
 

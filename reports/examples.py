@@ -27,20 +27,30 @@ Decode = Callable[[Sequence[int]], str]
 
 @dataclass(frozen=True)
 class Piece:
-    """A stretch of engine text; `margin` is set on a token that is not the reference's choice."""
+    """A stretch of engine text; `margin` is set on a token that is not the reference's choice.
+
+    `first` marks the first clear divergence.
+    """
 
     text: str
     margin: float | None = None
     choice: str = ""
+    first: bool = False
 
 
 @dataclass(frozen=True)
 class Side:
-    """One arm's answer around its first clear divergence."""
+    """One arm's answer around its first clear divergence; `result` is what a task made of it."""
 
     arm: str
     pieces: tuple[Piece, ...]
     sentence: str
+    result: str = ""
+
+    @property
+    def parting(self) -> Piece | None:
+        """The first clear divergence, when the reference's own choice there is known."""
+        return next((piece for piece in self.pieces if piece.first and piece.choice), None)
 
 
 @dataclass(frozen=True)
@@ -52,14 +62,47 @@ class Example:
     sides: tuple[Side, ...]
 
 
+@dataclass(frozen=True)
+class Gallery:
+    """Examples under one heading."""
+
+    title: str
+    lead: str
+    examples: tuple[Example, ...]
+
+
+class Tokens:
+    """Token scores of both arms, request by request, decoded with the run's own tokenizer."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.scored = {arm: table for arm in ("candidate", "baseline") if (table := _scored(run, arm)) is not None}
+        self.decode = _decoder(run.root / "tokenizer.json") if self.scored else None
+
+    def side(self, arm: str, pair: int, line: int) -> Side | None:
+        """One arm's answer to a request; None when it was not scored."""
+        table = self.scored.get(arm)
+        if table is None:
+            return None
+        rows = table.filter(pc.and_(pc.equal(table["pair"], pair), pc.equal(table["line"], line))).to_pylist()
+        return _side(self.run, arm, rows[0], self.decode) if rows else None
+
+
+def furthest(run: Run) -> Gallery:
+    """The answers that left the reference furthest."""
+    lead = (
+        "Marked tokens are not the reference's choice. Engine text is shown as it came, with active and invisible "
+        "characters made visible."
+    )
+    return Gallery("Where the candidate left the reference furthest", lead, tuple(worst_examples(run)))
+
+
 def worst_examples(run: Run, most: int = 5) -> list[Example]:
     """The answers with the candidate's largest single margin, one a document; empty when nothing was scored."""
-    scored = {arm: table for arm in ("candidate", "baseline") if (table := _scored(run, arm)) is not None}
-    if "candidate" not in scored:
+    tokens = Tokens(run)
+    if "candidate" not in tokens.scored:
         return []
-    decode = _decoder(run.root / "tokenizer.json")
-    rows = _worst_rows(scored["candidate"], most)
-    return [_example(run, row, scored.get("baseline"), decode) for row in rows]
+    return [_example(tokens, row) for row in _worst_rows(tokens.scored["candidate"], most)]
 
 
 def _scored(run: Run, arm: str) -> pa.Table | None:
@@ -77,16 +120,11 @@ def _worst_rows(table: pa.Table, most: int) -> list[dict[str, Any]]:
     return list(found.values())[:most]
 
 
-def _example(run: Run, row: dict[str, Any], baseline: pa.Table | None, decode: Decode | None) -> Example:
+def _example(tokens: Tokens, row: dict[str, Any]) -> Example:
     pair, line = int(row["pair"]), int(row["line"])
-    sides = [_side(run, "candidate", row, decode)]
-    if baseline is not None:
-        same = baseline.filter(pc.and_(pc.equal(baseline["pair"], pair), pc.equal(baseline["line"], line))).to_pylist()
-        sides += [_side(run, "baseline", other, decode) for other in same[:1]]
+    sides = [side for arm in ("candidate", "baseline") if (side := tokens.side(arm, pair, line))]
     where = f"{row.get('cell')} · {row.get('stratum')} · pair {pair}, line {line}"
-    return Example(
-        clean(where, 200), _prompt(run.root / "pairs" / f"{pair:02d}" / "workload.parquet", line), tuple(sides)
-    )
+    return Example(clean(where, 200), _prompt(tokens.run, pair, line), tuple(sides))
 
 
 def _side(run: Run, arm: str, row: dict[str, Any], decode: Decode | None) -> Side:
@@ -94,8 +132,7 @@ def _side(run: Run, arm: str, row: dict[str, Any], decode: Decode | None) -> Sid
     clear = next((i for i, (m, r) in enumerate(zip(margins, ranks, strict=False)) if r > 0 and m >= CLEAR), None)
     sentence = "never clearly leaves the reference"
     if clear is not None:
-        told = f"{margins[clear]:.2f} nats, rank {ranks[clear]}"
-        sentence = f"first clear divergence at token {clear + 1} of {len(margins)} ({told})"
+        sentence = f"leaves the reference at token {clear + 1} of {len(margins)}, by {margins[clear]:.2f} nats"
     ids, choices = row["ids"] or [], row.get("choices") or []
     if decode is None or len(ids) != len(margins) or len(ranks) != len(margins):
         text = _answer(run, arm, int(row["pair"]), int(row["line"]))
@@ -106,7 +143,8 @@ def _side(run: Run, arm: str, row: dict[str, Any], decode: Decode | None) -> Sid
     for place, text in zip(range(start, stop), _texts(ids[start:stop], decode), strict=True):
         away = ranks[place] > 0
         choice = decode([choices[place]]) if away and place < len(choices) else ""
-        pieces.append(Piece(clean(text, 80), float(margins[place]) if away else None, clean(choice, 40)))
+        margin = float(margins[place]) if away else None
+        pieces.append(Piece(clean(text, 80), margin, clean(choice, 40), first=place == clear))
     pieces += [Piece(" …")] if stop < len(ids) else []
     return Side(arm, tuple(_joined(pieces)), sentence)
 
@@ -156,8 +194,9 @@ def _answer(run: Run, arm: str, pair: int, line: int) -> str:
     return row or ""
 
 
-def _prompt(path: Path, line: int) -> str:
+def _prompt(run: Run, pair: int, line: int) -> str:
     """The end of the last user message."""
+    path = run.root / "pairs" / f"{pair:02d}" / "workload.parquet"
     with suppress(ValueError, RecursionError):
         messages = json.loads(_one_row(path, line, "messages") or "null")
         if isinstance(messages, str):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from reports import compare
 from reports.divergence import read_scored
 from reports.pair_series import PairSeries
 from reports.run_data import Run, read_run
@@ -18,24 +19,26 @@ from reports.tables import cells_table
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-def write_csv(run_dir: Path, out: Path) -> list[Path]:
-    """Write every table of the run's report as `out/<table>.csv` (UTF-8, numbers unrounded); return the files."""
-    run = read_run(run_dir)
+def write_csv(run_dirs: Sequence[Path], out: Path) -> list[Path]:
+    """Write every table of the report as `out/<table>.csv` (UTF-8, numbers unrounded); return the files.
+
+    One run gives its own page's tables, several give those of their comparison.
+    """
     out.mkdir(parents=True, exist_ok=True)
     written = []
-    for table in run_tables(run):
+    for table in _tables([read_run(run_dir) for run_dir in run_dirs]):
         path = out / f"{table.name}.csv"
         path.write_text(as_csv(table), encoding="utf-8", newline="")
         written.append(path)
     return written
 
 
-def write_png(run_dir: Path, out: Path) -> list[Path]:
-    """Write every chart of the run's report as `out/<chart>.png`; return the files."""
-    run = read_run(run_dir)
+def write_png(run_dirs: Sequence[Path], out: Path) -> list[Path]:
+    """Write every chart of the report as `out/<chart>.png`; return the files."""
     out.mkdir(parents=True, exist_ok=True)
     written = []
-    for chart in (chart for section in _sections(run) for chart in section.charts if chart.only != "phone"):
+    made = _sections([read_run(run_dir) for run_dir in run_dirs])
+    for chart in (chart for section in made for chart in section.charts if chart.only != "phone"):
         path = out / f"{chart.name}.png"
         path.write_bytes(as_png(chart))
         written.append(path)
@@ -44,15 +47,20 @@ def write_png(run_dir: Path, out: Path) -> list[Path]:
 
 def run_tables(run: Run) -> Iterator[Table]:
     """Every table of a run's page that has rows, each once."""
-    seen = {}
-    for table in (cells_table(run, PairSeries(run)), *(t for section in _sections(run) for t in section.tables)):
-        if table.rows:
-            seen[table.name] = table
-    yield from seen.values()
+    yield from _tables([run])
 
 
-def _sections(run: Run) -> list[Section]:
-    return sections(run, PairSeries(run), read_scored(run))
+def _tables(runs: Sequence[Run]) -> Iterator[Table]:
+    first = [cells_table(runs[0], PairSeries(runs[0]))] if len(runs) == 1 else []
+    found = {table.name: table for table in first}
+    found |= {table.name: table for section in _sections(runs) for table in section.tables}
+    yield from (table for table in found.values() if table.rows)
+
+
+def _sections(runs: Sequence[Run]) -> list[Section]:
+    if len(runs) > 1:
+        return compare.sections(compare.ranked(runs))
+    return sections(runs[0], PairSeries(runs[0]), read_scored(runs[0]))
 
 
 def as_csv(table: Table) -> str:
@@ -67,12 +75,16 @@ def as_csv(table: Table) -> str:
 
 
 def _heads(column: Column) -> list[str]:
-    return [f"{column.label} low", f"{column.label} high"] if column.kind == "interval" else [column.label]
+    ends = [f"{column.label} low", f"{column.label} high"]
+    return ends if column.kind == "interval" else [column.label, *ends] if column.kind == "spread" else [column.label]
 
 
 def _values(column: Column, item: Item) -> list[str]:
+    ends = ["" if end is None else repr(end) for end in item.ends]
     if column.kind == "interval":
-        return ["" if end is None else repr(end) for end in item.ends]
+        return ends
+    if column.kind == "spread":
+        return [item.sort, *ends]
     return [item.sort if column.numeric else _safe(item)]
 
 

@@ -57,7 +57,7 @@ def render_run(run: Run) -> str:
             "judged": run.verdict is not None,
             "provisional": bool(run.verdict and run.verdict.mode == "quick"),
             "sentence": clean(_capital(run.verdict.sentence) if run.verdict else page.measured_line(run), BANNER_CHARS),
-            "next_step": clean(run.verdict.next_step, BANNER_CHARS) if run.verdict else "",
+            "next_step": clean(page.next_step(run), BANNER_CHARS),
             "problems": run.problems,
             "halves": [vars(half) | {"glyph": half.glyph, "text": _half_text(half)} for half in page.halves(run)],
             "heat": heat,

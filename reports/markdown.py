@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
-from reports import wording
+from reports import compare, wording
 from reports.heatmap import Heatmap, heatmap
-from reports.page import checklist, halves, headline, identity, limiting, measured_line
+from reports.page import checklist, halves, headline, identity, limiting, measured_line, next_step
 from reports.pair_series import PairSeries
 from reports.run_data import Run, read_run
 from reports.verdict_data import Check
@@ -20,7 +21,24 @@ _ACTIVE = re.compile(r"([\\`*_\[\]<>#|~@&$])")
 def summary(run_dir: Path) -> str:
     """The verdict, the heatmap, what stands in the way and the validity checklist, as GitHub Markdown."""
     run = read_run(run_dir)
-    parts = [*_verdict(run), *_heatmap(run), *_open_checks(run), *_validity(run), *_identity(run)]
+    return _bounded([*_verdict(run), *_heatmap(run), *_open_checks(run), *_validity(run), *_identity(run)])
+
+
+def comparison(run_dirs: Sequence[Path]) -> str:
+    """The leaderboard of several runs, and why they may not be comparable, as GitHub Markdown."""
+    runs = compare.ranked([read_run(run_dir) for run_dir in run_dirs])
+    head, told = compare.lead(runs)
+    board = compare.leaderboard(runs)
+    lines = [f"## {escape(head)}", "", escape(told), "", *[f"> {escape(one)}\n" for one in compare.warnings(runs)]]
+    lines += ["| Run | " + " | ".join(name for _, name in board.columns) + " |"]
+    lines.append("| --- |" + " --- |" * len(board.columns))
+    for row in board.rows:
+        boxes = [f"{box.glyph} {escape(box.text)} {escape(box.below)}".strip() for box in row.boxes]
+        lines.append(f"| {escape(row.profile)} | " + " | ".join(boxes) + " |")
+    return _bounded([*lines, "", "Each number is the run's worst cell, which is named beside it."])
+
+
+def _bounded(parts: Sequence[str]) -> str:
     text = "\n".join(parts) + "\n"
     while len(text.encode()) > MAX_BYTES:
         text = text[: len(text) * 3 // 4].rpartition("\n")[0] + "\n\n_Cut: the full report is report.html._\n"
@@ -43,8 +61,8 @@ def _verdict(run: Run) -> list[str]:
         lines.append(f"| **{half.title}** | {half.glyph} {half.state}, {half.counts} | {escape(text)} |")
     worst = limiting(run)
     lines += ["", f"Limiting check: {escape(headline(worst))}" if worst else ""]
-    if run.verdict.next_step:
-        lines += ["", f"Next: {escape(run.verdict.next_step)}"]
+    if then := next_step(run):
+        lines += ["", f"Next: {escape(then)}"]
     return [*lines, *[f"\n> {escape(problem)}" for problem in run.problems], ""]
 
 

@@ -66,7 +66,7 @@ def _power(run: Run) -> str:
         return ""
     return (
         f" The sharpest check finds misbehaviour in {wording.percent(min(rates))} of requests, "
-        f"the bluntest in {wording.percent(max(rates))} (95 % confidence)."
+        f"the bluntest in {wording.percent(max(rates))} (95 % confidence)."
     )
 
 
@@ -108,6 +108,17 @@ def limiting(run: Run) -> Check | None:
         return named[0]
     judged = [check for check in run.checks if check.family in FAMILIES and check.distance is not None]
     return min(judged or run.checks, key=severity, default=None)
+
+
+def next_step(run: Run) -> str:
+    """What to do next, without what the verdict's sentence has just said."""
+    worst = limiting(run)
+    if run.verdict is None or worst is None:
+        return run.verdict.next_step if run.verdict else ""
+    told = run.verdict.next_step
+    if worst.reason and worst.reason in run.verdict.sentence:
+        told = " ".join(told.replace(worst.reason, "").split())
+    return "" if told.rstrip(".") in ("", f"Start with: {worst.check}") else told.replace(f"{worst.check}: ", "")
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,10 @@ class Visit:
 
 @dataclass(frozen=True)
 class Run:
-    """Everything a report says about one run. `verdict` is None for a sweep."""
+    """Everything a report says about one run. `verdict` is None for a sweep.
+
+    `slos` has the profile's limits by cell: `ttft_ms` and `tpot_ms`, as pair.json states them.
+    """
 
     root: Path
     name: str
@@ -69,6 +72,7 @@ class Run:
     engines: dict[str, dict[str, Any]]
     visits: tuple[Visit, ...]
     oracles: dict[str, dict[str, dict[str, Any]]]
+    slos: dict[str, dict[str, float]]
     problems: tuple[str, ...]
 
     @cached_property
@@ -115,13 +119,15 @@ class Run:
 def read_run(root: Path) -> Run:
     """Read a run directory. Raises FileNotFoundError when `root` is no folder or holds nothing that was measured."""
     if not root.is_dir():
-        raise FileNotFoundError(f"There is no run directory {root}.")
+        raise FileNotFoundError(f"{root} is no run directory: it does not exist.")
     problems: list[str] = []
     verdict = _verdict(root / "verdict.json", problems)
     visits = tuple(_visits(root, problems))
     if verdict is None and not visits:
         if not problems:
-            raise FileNotFoundError(f"{root} holds neither verdict.json nor pairs/*/*/measurements.json: no run.")
+            raise FileNotFoundError(
+                f"{root} is no run directory: it holds neither verdict.json nor pairs/*/*/measurements.json."
+            )
         verdict = unreadable("This run left nothing that could be read.")
     return Run(
         root=root,
@@ -132,6 +138,7 @@ def read_run(root: Path) -> Run:
         engines={path.stem: _read(path, problems) for path in sorted(root.glob("engines/*.json"))},
         visits=visits,
         oracles=_oracles(root, problems),
+        slos=_slos(root, problems),
         problems=tuple(problems),
     )
 
@@ -206,6 +213,15 @@ def _oracles(root: Path, problems: list[str]) -> dict[str, dict[str, dict[str, A
     for path in sorted(root.glob("oracles/*/*.json")):
         if raw := _read(path, problems):
             found.setdefault(clean(path.parent.name, 60), {})[clean(path.stem, 60)] = raw
+    return found
+
+
+def _slos(root: Path, problems: list[str]) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    for path in sorted(root.glob("pairs/*/pair.json"))[:1]:  # every pair drives the same cells
+        for entry in map(as_dict, as_list(_read(path, problems).get("cells"))):
+            limits = {key: as_number(value) for key, value in as_dict(entry.get("slo")).items()}
+            found[str(entry.get("cell"))] = {key: value for key, value in limits.items() if value}
     return found
 
 

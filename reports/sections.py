@@ -6,15 +6,26 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from reports import accuracy_charts, charts, latencies
+from reports.contracts import Contract, contracts, contracts_table
 from reports.divergence import Scored
-from reports.examples import Example, worst_examples
+from reports.examples import Gallery, furthest
+from reports.flips import flipped, read_flips, tasks_table
+from reports.forest import by_margin, forest
 from reports.heatmap import severity
-from reports.oracle_tables import contracts_table, divergence_table, oracle_table
+from reports.kl_tails import kl_tail
+from reports.oracle_tables import divergence_table, oracle_table
 from reports.pair_series import PairSeries
 from reports.run_data import Run
 from reports.svg import Chart
 from reports.table import Table
-from reports.tables import cells_table, checks_table, flat_table, signals_table, visits_table
+from reports.tables import (
+    cells_table,
+    checks_table,
+    engine_differences,
+    flat_table,
+    signals_table,
+    visits_table,
+)
 
 MAX_PROFILES = 10  # with charts of their own; the tables have all
 MAX_DISTRIBUTIONS = 3  # cells, the ones closest to their bars
@@ -30,14 +41,15 @@ class Section:
     lead: str = ""
     charts: tuple[Chart, ...] = ()
     tables: tuple[Table, ...] = ()
-    examples: tuple[Example, ...] = ()
+    galleries: tuple[Gallery, ...] = ()
     legend: tuple[str, ...] = field(default=())
     notes: tuple[str, ...] = ()
+    matrix: tuple[Contract, ...] = ()
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to show."""
-        return not (self.charts or any(table.rows for table in self.tables) or self.examples)
+        return not (self.charts or any(table.rows for table in self.tables) or self.galleries)
 
 
 def sections(run: Run, series: PairSeries, scored: dict[str, Scored]) -> list[Section]:
@@ -76,7 +88,7 @@ def _checks(run: Run) -> Section:
     table = checks_table("checks", "Every check", run.checks)
     power = str(run.verdict.power.get("sentence") or "") if run.verdict else ""
     notes = run.verdict.notes if run.verdict else ()
-    drawn = tuple(charts.forest(run.checks))
+    drawn = tuple(forest(run.checks))
     return Section("checks", "Every check", "Checks", power, drawn, (table,), notes=notes)
 
 
@@ -106,10 +118,13 @@ def _legend(run: Run) -> tuple[str, ...]:
 
 
 def _distributions(run: Run) -> Section:
-    cells = [check.cell for check in charts.by_margin(run.of_family("speed")) if check.cell]
+    cells = [check.cell for check in by_margin(run.of_family("speed")) if check.cell]
     chosen = list(dict.fromkeys([*cells, *(cell.name for cell in run.cells)]))[:MAX_DISTRIBUTIONS]
     asked = latencies.read_latencies(run, chosen)
-    drawn = _present(latencies.distribution(cell, m, asked, run.arms) for m in ("ttft", "tpot") for cell in chosen)
+    places = [(cell, metric) for metric in ("ttft", "tpot") for cell in chosen]
+    if len(chosen) < MAX_DISTRIBUTIONS:  # two columns: a row a cell; three columns: a row a metric
+        places.sort(key=lambda place: chosen.index(place[0]))
+    drawn = _present(latencies.distribution(cell, metric, asked, run.arms) for cell, metric in places)
     lead = "Requests of all pairs together, for their shape; the verdict rests on pairs, not on these."
     if len(run.cells) > len(chosen):
         lead += f" Drawn: the {len(chosen)} cells closest to their bars."
@@ -118,7 +133,7 @@ def _distributions(run: Run) -> Section:
 
 def _pairs(run: Run, series: PairSeries) -> Section:
     bars = {c.metric: c.required for c in run.of_family("speed") if c.unit == "x"}
-    closest = charts.by_margin(run.of_family("speed"))
+    closest = by_margin(run.of_family("speed"))
     bold = {check.metric: check.cell for check in reversed(closest)}
     metrics = list(bars) or ["ttft.p50", "tpot.p50", "output_throughput"]
     drawn = _present(charts.pairs_in_order(run, series, m, bars.get(m), bold.get(m)) for m in metrics)
@@ -128,33 +143,39 @@ def _pairs(run: Run, series: PairSeries) -> Section:
 
 def _measured(run: Run, series: PairSeries) -> Section:
     return Section(
-        "measured", "Measured", "Measured", "Median over pairs, and the range over pairs in brackets.",
+        "measured", "Measured", "Measured", "Median over pairs; in small, the range over pairs.",
         tables=(cells_table(run, series),),
     )  # fmt: skip
 
 
 def _accuracy(run: Run, scored: dict[str, Scored]) -> Section:
-    drawn = tuple(accuracy_charts.divergence_charts(scored))
+    flips = read_flips(run)
+    drawn = _present([*accuracy_charts.divergence_charts(scored), kl_tail(run)])
     lead = (
         "The timed answers themselves, token by token under the BF16 reference."
         if scored
         else "No answer of this run was scored under a reference, so nothing is known about accuracy."
     )
-    tables = (divergence_table(scored), oracle_table(run))
+    tables = (tasks_table(run, flips), divergence_table(scored), oracle_table(run))
     arms = tuple(arm for arm in ("candidate", "baseline", "floor") if arm in scored)
-    return Section("accuracy", "As right", "Accuracy", lead, drawn, tables, tuple(worst_examples(run)), arms)
+    shown = tuple(gallery for gallery in (flipped(run, flips), furthest(run)) if gallery.examples)
+    return Section("accuracy", "As right", "Accuracy", lead, drawn, tables, shown, arms)
 
 
 def _honesty(run: Run) -> Section:
-    lead = "Contracts tested on the timed responses, and the share of misbehaving requests each would find."
-    return Section("honesty", "Honest", "Honesty", lead, tables=(contracts_table(run),))
+    found = contracts(run)
+    lead = (
+        "Contracts tested on the timed responses of both engines. “Finds from” is a check's power: the smallest share "
+        "of misbehaving requests that it finds 95 times in 100."
+    )
+    return Section("honesty", "Honest", "Honesty", lead, tables=(contracts_table(found),), matrix=found)
 
 
 def _machine(run: Run) -> Section:
     environment = flat_table("environment", "What the run stood on", value=run.environment)
     engines = flat_table("engines", "What the engines say of themselves", **run.engines)
-    tables = (signals_table(run), visits_table(run), engines, environment)
-    return Section("machine", "Client and machine", "Machine", "", tables=tables)
+    tables = (signals_table(run), visits_table(run), engine_differences(run), engines, environment)
+    return Section("machine", "Client, engines and machine", "Machine", "", tables=tables)
 
 
 def _plan(run: Run) -> Section:

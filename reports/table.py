@@ -13,7 +13,10 @@ FOLDED_ROWS = 14
 
 @dataclass(frozen=True)
 class Column:
-    """`define`: key of the definition behind the "?"; `kind`: `number`, `state`, `text`, `interval` or `reason`."""
+    """`define`: key of the definition behind the "?".
+
+    `kind` is `number`, `spread` (a number and its range), `interval`, `state`, `text` or `reason`.
+    """
 
     label: str
     kind: str = "text"
@@ -22,16 +25,21 @@ class Column:
     @property
     def numeric(self) -> bool:
         """Whether the column is right-aligned and sorted as numbers."""
-        return self.kind == "number"
+        return self.kind in ("number", "spread")
 
 
 @dataclass(frozen=True)
 class Item:
-    """A value as shown and, for numbers, as it is; an interval has two."""
+    """A value as shown and, for numbers, as it is; an interval has two.
+
+    `below` stands in small under it; `define` is the key of a definition when the column has none.
+    """
 
     shown: str
     value: float | None = None
     ends: tuple[float | None, float | None] = (None, None)
+    below: str = ""
+    define: str = ""
 
     @property
     def sort(self) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from statistics import median
 
 from reports import wording
-from reports.definitions import label
+from reports.definitions import DEFINITIONS, label
 from reports.heatmap import anchor, severity
 from reports.pair_series import SHOWN, PairSeries, Spread, unit_of
 from reports.run_data import Run
@@ -24,8 +25,8 @@ _CHECK_COLUMNS = (
     Column("Level", "number", "interval"),
     Column("Bar", "number", "bar"),
     Column("Distance", "number", "distance"),
-    Column("Baseline", "number"),
-    Column("Candidate", "number"),
+    Column("Baseline", "number", "arm_value"),
+    Column("Candidate", "number", "arm_value"),
     Column("n", "number", "n"),
     Column("Noise", "number", "noise"),
     Column("Why", "reason"),
@@ -53,10 +54,10 @@ def _check_row(check: Check) -> TableRow:
 
 def cells_table(run: Run, series: PairSeries) -> Table:
     """What each arm measured in each cell: median over pairs, and the range."""
-    columns = [Column("Cell"), Column("Arm"), Column("Asked", "number"), Column("Served", "number")]
+    columns = [Column("Cell"), Column("Arm"), Column("Asked", "number", "asked"), Column("Served", "number", "served")]
     columns.append(Column("Tokens by", define="tokens_by"))
     shown = [m for m in SHOWN if any(series.values(arm, c.name, m) for arm in run.arms for c in run.cells)]
-    columns += [Column(f"{label(m)}, {unit_of(m)}", "number", m.partition(".")[0]) for m in shown]
+    columns += [Column(f"{label(m)}, {unit_of(m)}", "spread", m.partition(".")[0]) for m in shown]
     rows = []
     for cell in run.cells:
         for arm in run.arms:
@@ -68,14 +69,14 @@ def cells_table(run: Run, series: PairSeries) -> Table:
             items.append(text(_counted({str(one.get("output_tokens_source")) for one in met})))
             for metric in shown:
                 spread = series.spread(arm, cell.name, metric)
-                middle = spread.median if spread else None
-                items.append(Item(wording.number(middle) + _range(spread), middle))
+                middle, ends = (spread.median, (spread.low, spread.high)) if spread else (None, (None, None))
+                items.append(Item(wording.number(middle), middle, ends, below=_range(spread)))
             rows.append(TableRow(tuple(items)))
     return Table("cells", "Measured, by cell and arm", tuple(columns), tuple(rows))
 
 
 def _range(spread: Spread | None) -> str:
-    return f" ({wording.number(spread.low)}–{wording.number(spread.high)})" if spread and spread.n > 1 else ""
+    return f"{wording.number(spread.low)}–{wording.number(spread.high)}" if spread and spread.n > 1 else ""
 
 
 def _counted(sources: set[str]) -> str:
@@ -95,7 +96,7 @@ def signals_table(run: Run) -> Table:
     columns = (
         Column("Cell"),
         Column("Arm"),
-        *[Column(wording.sentence_case(n), "number") for n in names],
+        *[Column(wording.sentence_case(n), "number", n if n in DEFINITIONS else "") for n in names],
         Column("Failures"),
     )
     rows = []
@@ -113,14 +114,14 @@ def signals_table(run: Run) -> Table:
 
 
 _VISIT_COLUMNS = (
-    Column("Visit", "number"),
+    Column("Visit", define="visit"),
     Column("Pair", "number", "pair"),
     Column("Arm"),
     Column("Began"),
-    Column("Took", "number"),
-    Column("Load average before", "number"),
-    Column("After", "number"),
-    Column("AIPerf ended with", "number"),
+    Column("Took", "number", "visit_took"),
+    Column("Load average before", "number", "load_average"),
+    Column("After", "number", "load_average"),
+    Column("AIPerf ended with", "number", "exit_code"),
 )
 
 
@@ -145,6 +146,18 @@ def flat_table(name: str, title: str, **trees: Mapping[str, object]) -> Table:
     keys = dict.fromkeys(key for values in flat.values() for key in values)
     rows = tuple(TableRow((text(key), *[text(values.get(key, "")) for values in flat.values()])) for key in keys)
     return Table(name, title, (Column("Key"), *[Column(head) for head in flat]), rows)
+
+
+def engine_differences(run: Run) -> Table:
+    """Keys in which the engines of a run are not alike: their plan entries and what they say of themselves."""
+    ends = as_dict(run.plan.get("endpoints"))
+    trees = {arm: {**as_dict(ends.get(arm)), **run.engines.get(arm, {})} for arm in run.arms}
+    whole = flat_table("engine-differences", "Where the engines differ", **trees)
+    if len(trees) < 2:
+        return whole
+    kept = [row for row in whole.rows if len({item.shown for item in row.items[1:]}) > 1]
+    dull = ("role", "url", "urls")  # they always differ, and stand on the first screen
+    return replace(whole, rows=tuple(row for row in kept if row.items[0].shown.rpartition(".")[2] not in dull))
 
 
 def _flatten(value: object, prefix: str = "") -> Iterable[tuple[str, str]]:

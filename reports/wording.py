@@ -91,8 +91,8 @@ def duration(seconds: float | None) -> str:
         return MISSING
     whole = round(seconds)
     if whole >= 3600:
-        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-    return f"{whole // 60} min {whole % 60:02d} s" if whole >= 60 else f"{whole} s"
+        return f"{whole // 3600}\u00a0h\u00a0{whole % 3600 // 60:02d}\u00a0min"
+    return f"{whole // 60}\u00a0min\u00a0{whole % 60:02d}\u00a0s" if whole >= 60 else f"{whole}\u00a0s"
 
 
 def count(value: float | None, noun: str) -> str:

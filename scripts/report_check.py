@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from reports.html import write_report  # noqa: E402
-from tests.browser import CHROMIUM, SIZES, THEMES, chromium, faults, first_screen_faults, opened  # noqa: E402
+from tests.browser import CHROMIUM, SIZES, THEMES, axe_faults, chromium, faults, first_screen_faults, opened  # noqa: E402
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -69,6 +69,7 @@ def _check(browser: Browser, report: Path, keep: Path | None) -> Iterator[str]:
                 found = faults(seen) + first_screen_faults(seen, (".verdict, .compared, .swept",))
                 if keep:
                     seen.page.screenshot(path=keep / f"{report.stem}-{size}-{theme}.png")
+                found += axe_faults(seen)
             yield from (f"{report.name} {size} {theme}: {fault}" for fault in found)
 
 

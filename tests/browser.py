@@ -73,6 +73,19 @@ def faults(seen: Opened) -> list[str]:
     return found
 
 
+def axe_faults(seen: Opened) -> list[str]:
+    """Serious and critical violations that axe-core finds, every fold of the page opened."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    seen.page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+    violations = Axe().run(seen.page).response["violations"]
+    return [
+        f"axe {one['id']}: {one['help']}: {one['nodes'][0]['html'][:110]} ({len(one['nodes'])} places)"
+        for one in violations
+        if one["impact"] in ("serious", "critical")
+    ]
+
+
 def first_screen_faults(seen: Opened, selectors: tuple[str, ...]) -> list[str]:
     """Which of these do not begin inside the viewport before any scrolling."""
     script = """selector => {
@@ -88,7 +101,8 @@ def first_screen_faults(seen: Opened, selectors: tuple[str, ...]) -> list[str]:
     return found
 
 
-# Own checks rather than a vendored library: contrast (WCAG 2.2, 1.4.3), names, headings, tables, references, focus.
+# What must also hold and axe-core does not ask: no sideways scrolling, links that lead somewhere, titles of charts,
+# table heads, one h1; contrast (WCAG 2.2, 1.4.3) is here too, for SVG text.
 _FAULTS = r"""
 () => {
   const faults = [];

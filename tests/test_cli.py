@@ -178,6 +178,22 @@ def test_what_is_no_run_directory(command: list[str]) -> None:
     assert code == 2 and "is no run directory" in text
 
 
+def test_a_report_in_every_form(tmp_path: Path) -> None:
+    run = Path(__file__).parent / "golden_runs" / "letter-a"
+    page, text = tmp_path / "page.html", tmp_path / "first.md"
+    code, _ = _invoke(
+        "report", str(run), "-o", str(page), "--csv", str(tmp_path / "csv"), "--png", str(tmp_path / "png"),
+        "--markdown", str(text),
+    )  # fmt: skip
+    assert code == 0 and page.is_file() and text.read_text().startswith("## ✕ FAIL")
+    assert (tmp_path / "csv" / "checks.csv").is_file() and (tmp_path / "png" / "forest.png").is_file()
+    code, said = _invoke("report", str(run), "-o", str(tmp_path / "no" / "page.html"))
+    assert code == 2 and "does not exist" in said and "Traceback" not in said
+    (tmp_path / "empty").mkdir()
+    code, said = _invoke("report", str(tmp_path / "empty"), "-o", str(page))
+    assert code == 2 and "is no run directory" in said
+
+
 def test_an_unfinished_run_is_not_trusted(tmp_path: Path) -> None:
     (tmp_path / "plan.yaml").write_text("model: m\n")
     code, text = _invoke("recheck", str(tmp_path))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from reports.html import write_report
-from tests.browser import CHROMIUM, SIZES, THEMES, chromium, faults, first_screen_faults, opened
+from tests.browser import CHROMIUM, SIZES, THEMES, axe_faults, chromium, faults, first_screen_faults, opened
 from tests.made_runs import Made, make_run
 
 if TYPE_CHECKING:
@@ -69,6 +69,34 @@ def test_a_report_has_no_fault(browser: Browser, report: Path, size: str, theme:
     with opened(browser, report, size, theme) as seen:
         assert faults(seen) == []
         assert first_screen_faults(seen, FIRST_SCREEN if size == "wide" else (".verdict", ".halves", ".phone")) == []
+
+
+@pytest.mark.parametrize(("size", "theme"), [("wide", "light"), ("phone", "dark")])
+def test_axe_finds_nothing_serious(browser: Browser, report: Path, size: str, theme: str) -> None:
+    pytest.importorskip("axe_playwright_python")
+    with opened(browser, report, size, theme) as seen:
+        assert axe_faults(seen) == []
+
+
+STATES = {
+    "one cell": Made(profiles={"decode-easy": ("c1",)}, requests=20),
+    "invalid": Made(profiles={"decode-easy": ("c1", "c8")}, invalid=("same-cache",), requests=20),
+    "no oracle": Made(profiles={"decode-easy": ("c1",)}, oracle=False, requests=20),
+    "quick": Made(profiles={"decode-easy": ("c1",)}, pairs=2, planned=(2,), mode="quick", requests=20),
+    "200 cells": Made(
+        profiles={f"profile-{place:02d}": tuple(f"c{2**k}" for k in range(5)) for place in range(40)},
+        pairs=2, planned=(2,), mode="quick", requests=2, oracle=False,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_each_state_fits_a_screen_and_a_phone(browser: Browser, state: str, tmp_path: Path) -> None:
+    page = write_report([make_run(tmp_path / "run", STATES[state])], tmp_path / "report.html")
+    for size in SIZES:
+        with opened(browser, page, size) as seen:
+            assert faults(seen) == []
+            assert first_screen_faults(seen, FIRST_SCREEN[:2] if size == "phone" else FIRST_SCREEN) == []
 
 
 @pytest.mark.parametrize("size", SIZES)

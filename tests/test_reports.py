@@ -27,11 +27,14 @@ from reports.clean_text import clean
 from reports.definitions import DEFINITIONS, as_markdown
 from reports.divergence import read_scored
 from reports.examples import worst_examples
-from reports.export import run_tables, write_csv, write_png
+from reports.export import as_csv, run_tables, write_csv, write_png
+from reports.flips import flipped, read_flips, tasks_table
 from reports.heatmap import heatmap
 from reports.html import write_report
 from reports.junit import junit_xml
-from reports.markdown import MAX_BYTES, summary
+from reports.kl_tails import kl_tail
+from reports.markdown import MAX_BYTES, comparison, summary
+from reports.page import next_step
 from reports.pair_series import PairSeries
 from reports.run_data import read_run
 from reports.sections import sections
@@ -92,7 +95,7 @@ def test_all_renderings_agree_with_verdict_json(failing: Path, tmp_path: Path) -
     assert junit == {check["check"]: check["status"] == "PASS" for check in verdict["checks"]}
 
     rows = list(
-        csv.DictReader(io.StringIO(next(p for p in write_csv(failing, tmp_path) if p.stem == "checks").read_text()))
+        csv.DictReader(io.StringIO(next(p for p in write_csv([failing], tmp_path) if p.stem == "checks").read_text()))
     )
     assert sorted(row["Status"] for row in rows) == sorted(check["status"] for check in verdict["checks"])
     numbers = {(row["Observed"], row["Interval low"], row["Bar"]) for row in rows}
@@ -114,8 +117,8 @@ def test_every_table_and_chart_of_the_page_is_exported(passing: Path, tmp_path: 
     run = read_run(passing)
     made = sections(run, PairSeries(run), read_scored(run))
     tables = {table.name for section in made for table in section.tables if table.rows}
-    assert {path.stem for path in write_csv(passing, tmp_path / "csv")} == tables
-    pngs = write_png(passing, tmp_path / "png")
+    assert {path.stem for path in write_csv([passing], tmp_path / "csv")} == tables
+    pngs = write_png([passing], tmp_path / "png")
     drawn = {chart.name for section in made for chart in section.charts if chart.only != "phone"}
     assert {path.stem for path in pngs} == drawn
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in pngs)
@@ -132,6 +135,56 @@ def test_every_column_and_chart_is_defined(failing: Path) -> None:
     named |= {column.define for section in made for table in section.tables for column in table.columns}
     named |= {metric.partition(".")[0] for check in run.of_family("speed") for metric in [check.metric]}
     assert named - {""} <= DEFINITIONS.keys()
+
+
+@pytest.mark.parametrize("name", ["letter-a", "pass"])
+def test_every_number_of_a_real_run_is_defined(name: str) -> None:
+    for table in run_tables(read_run(ROOT / "tests" / "golden_runs" / name)):
+        for column, items in zip(table.columns, zip(*(row.items for row in table.rows), strict=True), strict=True):
+            if table.name != "oracles" and column.numeric:
+                assert column.define in DEFINITIONS, (table.name, column.label)
+            elif table.name == "oracles" and column.label == "Number":
+                undefined = [item.shown for item in items if item.define not in DEFINITIONS]
+                assert undefined == []
+
+
+def test_the_comparison_is_exported_too(passing: Path, failing: Path, tmp_path: Path) -> None:
+    runs = [failing, passing]
+    assert {path.stem for path in write_csv(runs, tmp_path / "csv")} >= {"limits"}
+    assert {path.stem for path in write_png(runs, tmp_path / "png")} >= {"all-decode-easy"}
+    text = comparison(runs)
+    assert text.index("1. passing") < text.index("2. failing") and "✓ PASS" in text and "✕ FAIL" in text
+
+
+def test_a_measured_number_has_its_range_in_csv(failing: Path) -> None:
+    table = next(table for table in run_tables(read_run(failing)) if table.name == "cells")
+    row = next(csv.DictReader(io.StringIO(as_csv(table))))
+    low, middle, high = (float(row[f"TTFT p50, ms{end}"]) for end in (" low", "", " high"))
+    assert low < middle < high
+
+
+def test_the_profiles_limits_are_drawn(failing: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(failing, run)
+    slo = {"ttft_ms": 800, "tpot_ms": 40}
+    entries = [{"cell": cell.name, "slo": slo} for cell in read_run(run).cells]
+    (run / "pairs" / "01" / "pair.json").write_text(json.dumps({"pair": 1, "cells": entries}))
+    html = page_of(run, tmp_path)
+    assert "Shaded: TPOT within 40.0 ms." in html and "Limit: 800 ms." in html
+    assert "Shaded" not in page_of(failing, tmp_path)
+
+
+def test_what_differs_between_the_engines_is_shown_and_what_is_equal_is_not() -> None:
+    tables = {table.name: table for table in run_tables(read_run(ROOT / "tests" / "golden_runs" / "fast-but-wrong"))}
+    rows = {row.items[0].shown: [item.shown for item in row.items[1:]] for row in tables["engine-differences"].rows}
+    assert rows["replicas.0.models.0.meta.ftype"] == ["Q8_0", "Q4_0"]
+    assert "replicas.0.models.0.meta.n_vocab" not in rows
+
+
+def test_the_next_step_does_not_repeat_the_sentence() -> None:
+    run = read_run(ROOT / "tests" / "golden_runs" / "letter-a")
+    assert run.verdict and run.verdict.next_step.startswith("Start with: protocol.impossible-speed. 26 of 32")
+    assert next_step(run) == ""
 
 
 # --- states ---------------------------------------------------------------------------------------------------------
@@ -307,7 +360,7 @@ def test_markdown_and_csv_neutralise_what_a_cell_could_do(failing: Path, tmp_pat
     text = summary(run)
     line = next(line for line in text.splitlines() if "everyone" in line)
     assert "\\<img" in line and "\\@everyone" in line and "\\[x\\]" in line and "://" not in line and "\\# head" in line
-    rows = (next(p for p in write_csv(run, tmp_path / "csv") if p.stem == "checks")).read_text()
+    rows = (next(p for p in write_csv([run], tmp_path / "csv") if p.stem == "checks")).read_text()
     assert "'=cmd" in rows
 
 
@@ -329,6 +382,76 @@ def test_charts_take_every_colour_from_the_page(failing: Path) -> None:
             svg = as_svg(chart)
             assert "style=" not in svg and "#0101" not in svg and "font-family" not in svg
             ElementTree.fromstring(svg)
+
+
+# --- accuracy in pictures and words -----------------------------------------------------------------------------------
+
+
+def test_the_first_divergence_names_the_references_own_choice(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(ROOT / "tests" / "golden_runs" / "letter-a", run)
+    path = run / "oracles" / "candidate" / "tokens.parquet"
+    table = pq.read_table(path)
+    other = pq.read_table(run / "oracles" / "baseline" / "tokens.parquet")["ids"].to_pylist()
+    choices = [[other[0][0]] * len(ids) for ids in table["ids"].to_pylist()]
+    table = table.drop_columns([name for name in ("choices",) if name in table.column_names])
+    pq.write_table(table.append_column("choices", pa.array(choices, pa.list_(pa.int32()))), path)
+    parting = worst_examples(read_run(run))[0].sides[0].parting
+    assert parting and parting.text.strip() == "a" and parting.choice and parting.choice != parting.text
+    assert "where the reference has" in page_of(run, tmp_path)
+
+
+def flipped_run(passing: Path, tmp_path: Path) -> Path:
+    run = tmp_path / "run"
+    shutil.copytree(passing, run)
+    line = int(pq.read_table(run / "oracles" / "candidate" / "tokens.parquet")["line"][0].as_py())
+    rows = [
+        {
+            "item": f"sums-{place}", "task": "sums" if place < 6 else "needles",
+            "direction": "gained" if place % 4 == 3 else "lost", "repeat": 0, "pair": 1,
+            "line": line if place == 0 else 9_000 + place, "question": "2 + 2 = <b>?</b>", "target": "4",
+            "baseline_extracted": "4", "candidate_extracted": "5", "baseline_answer": "It is 4.",
+            "candidate_answer": "It is <script>5</script>.", "baseline_fate": "graded", "candidate_fate": "graded",
+        }
+        for place in range(8)
+    ]  # fmt: skip
+    (run / "oracles" / "tasks").mkdir()
+    pq.write_table(pa.Table.from_pylist(rows), run / "oracles" / "tasks" / "flips.parquet")
+    for arm, value in (("candidate", 71.0), ("baseline", 74.0)):
+        metric = {"value": value, "unit": "%", "n": 200, "ci_low": value - 6, "ci_high": value + 6}
+        result = {"oracle": "tasks", "arm": arm, "status": "scored", "metrics": {"score": metric, "score.sums": metric}}
+        (run / "oracles" / arm / "tasks.json").write_text(json.dumps(result))
+    return run
+
+
+def test_flips_are_counted_both_ways_and_shown_side_by_side(passing: Path, tmp_path: Path) -> None:
+    run = read_run(flipped_run(passing, tmp_path))
+    flips = read_flips(run)
+    rows = {row.items[0].shown: [item.shown for item in row.items] for row in tasks_table(run, flips).rows}
+    assert rows["all tasks"][5:8] == ["-3.00 pt", "6", "2"] and rows["sums"][6:8] == ["5", "1"]
+    gallery = flipped(run, flips)
+    assert len(gallery.examples) == 5
+    assert {example.where.partition(" ")[0] for example in gallery.examples} == {"sums", "needles"}
+    assert all("lost by the candidate · expected 4" in example.where for example in gallery.examples)
+    assert all([side.arm for side in example.sides] == ["candidate", "baseline"] for example in gallery.examples)
+    html = page_of(run.root, tmp_path)
+    assert "6 answers right for the baseline and wrong for the candidate, 2 the other way round" in html
+    assert "&lt;script&gt;5" in html and "<script>5" not in html
+
+
+def test_the_kl_tail_is_drawn_from_what_the_oracle_wrote(passing: Path, tmp_path: Path) -> None:
+    assert kl_tail(read_run(passing)) is None
+    run = tmp_path / "run"
+    shutil.copytree(passing, run)
+    shares = {"kld_p50": 0.001, "kld_p90": 0.02, "kld_p99": 0.3, "kld_p99.9": 1.5, "kld_p1": 0.0, "kld_mean": 0.01}
+    for arm in ("candidate", "baseline"):
+        metrics = {name: {"value": value, "unit": "nats", "n": 900} for name, value in shares.items()}
+        result = {"oracle": "logits", "arm": arm, "status": "scored", "metrics": metrics}
+        (run / "oracles" / arm / "logits.json").write_text(json.dumps(result))
+    chart = kl_tail(read_run(run))
+    assert chart and "1.50 nats at the furthest" in chart.alt
+    svg = as_svg(chart)
+    assert "0.1 % over 1.50 nats" in svg.replace("\u00a0", " ")
 
 
 # --- comparison -----------------------------------------------------------------------------------------------------

@@ -32,13 +32,45 @@ def recheck(run: Path, *, as_json: bool) -> None:
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--output", "-o", type=click.Path(path_type=Path), default=Path("report.html"), show_default=True)
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path),
+    default=Path("report.html"),
+    show_default=True,
+    help="The page to write.",
+)
+@click.option("--png", type=click.Path(path_type=Path), help="Also write every chart as a PNG into this folder.")
+@click.option("--csv", type=click.Path(path_type=Path), help="Also write every table as a CSV into this folder.")
+@click.option(
+    "--markdown", type=click.Path(path_type=Path), help="Also write the first screen as Markdown to this file."
+)
 @sentences
-def report(runs: tuple[Path, ...], output: Path) -> None:
-    """Write one self-contained HTML page for one RUN, or a comparison of several."""
-    from reports.html import write_report
+def report(runs: tuple[Path, ...], output: Path, png: Path | None, csv: Path | None, markdown: Path | None) -> None:
+    """Write one self-contained HTML page for one RUN, or a comparison of several.
 
-    for run in runs:
-        if not (run / "plan.yaml").is_file():
-            raise UsageError(f"{run} is no run directory: it holds no plan.yaml.")
-    click.echo(write_report(runs, output))
+    Example: enginegate report runs/a runs/b -o compared.html --csv tables
+    """
+    from reports.export import write_csv, write_png
+    from reports.html import write_report
+    from reports.markdown import comparison, summary
+
+    try:
+        click.echo(write_report(runs, output))
+        for path in write_png(runs, png) if png else ():
+            click.echo(path, err=True)
+        for path in write_csv(runs, csv) if csv else ():
+            click.echo(path, err=True)
+        if markdown:
+            text = summary(runs[0]) if len(runs) == 1 else comparison(runs)
+            markdown.write_text(text, encoding="utf-8")
+    except FileNotFoundError as error:
+        raise UsageError(_why(error)) from None
+    except OSError as error:
+        raise UsageError(f"{error.filename}: cannot be written ({error.strerror}); name another place.") from None
+
+
+def _why(error: FileNotFoundError) -> str:
+    if error.filename is None:  # the report's own sentence on a folder that holds no run
+        return f"{error} A run directory is what enginegate gate wrote, by default under runs/."
+    return f"{error.filename}: its folder does not exist; make it first or name another place."
