@@ -1,0 +1,64 @@
+"""A relay before a real engine that passes its stream on at half its speed: the same engine on a slower machine.
+
+    python -m tests.golden_runs.half_speed --port 19541 --upstream http://127.0.0.1:19542 --model smollm2-135m
+
+A baseline for golden runs: a real model's own answers, and a speed-up that is known to be two in every cell.
+"""
+
+from __future__ import annotations
+
+import argparse
+import threading
+import time
+import urllib.error
+import urllib.request
+from dataclasses import replace
+
+from tests.engines.dialects import DIALECTS
+from tests.engines.proxy import Upstream
+from tests.engines.server import Server, serving
+from tests.engines.stream import Engine, Request, Stream
+
+READY_S = 120
+
+
+class HalfSpeed(Engine):
+    """Every event at twice its time since the request."""
+
+    name = "half-speed"
+    does = "honest: a slower machine"
+
+    async def respond(self, request: Request, honest: Stream) -> Stream:
+        """The upstream's events, each due at twice the time it came."""
+        async for event in honest:
+            yield replace(event, at_ms=2 * event.at_ms)
+
+
+def main() -> None:
+    """Wait for the upstream, then serve until killed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--upstream", required=True)
+    parser.add_argument("--model", required=True)
+    chosen = parser.parse_args()
+    _wait_for(f"{chosen.upstream}/health")
+    server = Server(HalfSpeed(), [Upstream(chosen.upstream)], DIALECTS["llama.cpp"], model=chosen.model)
+    with serving(server, chosen.port) as url:
+        print(url, flush=True)
+        threading.Event().wait()
+
+
+def _wait_for(url: str) -> None:
+    until = time.monotonic() + READY_S
+    while True:
+        try:
+            with urllib.request.urlopen(url, timeout=5):
+                return
+        except (OSError, urllib.error.URLError):
+            if time.monotonic() > until:
+                raise SystemExit(f"{url} did not answer within {READY_S} s") from None
+            time.sleep(0.5)
+
+
+if __name__ == "__main__":
+    main()
