@@ -62,7 +62,16 @@ def _positions(p: Palette, lines: dict[str, list[tuple[int, Mean]]]) -> Drawing:
         shift = 0.09 * (place - (len(lines) - 1) / 2)
         xs, means = [starts.index(low) + shift for low, _ in line], [mean for _, mean in line]
         ys, halves = [mean.nats for mean in means], [mean.half_width or 0.0 for mean in means]
-        axes.plot(xs, ys, color=p.of(arm), marker=_MARK[arm], linewidth=1.8, linestyle=_DASH[arm], markersize=4.5)
+        axes.plot(
+            xs,
+            ys,
+            color=p.of(arm),
+            marker=_MARK[arm],
+            linewidth=1.8,
+            linestyle=_DASH[arm],
+            markersize=4.5,
+            clip_on=False,
+        )
         lows = [max(0.0, y - half) for y, half in zip(ys, halves, strict=True)]
         axes.vlines(xs, lows, [y + half for y, half in zip(ys, halves, strict=True)], color=p.of(arm), linewidth=1)
         for x, (low, mean) in zip(xs, line, strict=True):
@@ -156,7 +165,7 @@ def _groups(p: Palette, shown: Sequence[str], means: dict[str, dict[str, Mean]])
         xs = [mean.nats for _, _, mean in rows]
         lows = [max(0.0, x - half) for x, half in zip(xs, halves, strict=True)]
         axes.hlines(ys, lows, [x + half for x, half in zip(xs, halves, strict=True)], color=p.of(arm), linewidth=1.2)
-        axes.plot(xs, ys, _MARK[arm], color=p.of(arm), markersize=4.5)
+        axes.plot(xs, ys, _MARK[arm], color=p.of(arm), markersize=4.5, clip_on=False)
         for y, group, mean in rows:
             drawing.tip(axes, mean.nats, y + offset, _told(f"{arm}, {group}", mean))
     name_axes(axes, p, "token margin, nats/token")

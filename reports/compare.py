@@ -9,7 +9,7 @@ from functools import cached_property
 
 from reports import compare_charts, page, wording
 from reports.heatmap import SEVERITY, Box, Heatmap, Row, speed_columns, worst_boxes
-from reports.pair_series import PairSeries
+from reports.pair_series import PairSeries, place_of
 from reports.run_data import Run
 from reports.sections import Section
 from reports.svg import Chart
@@ -139,7 +139,8 @@ def _pareto(runs: Sequence[Ranked]) -> Section:
 
 def _history(runs: Sequence[Ranked]) -> Section:
     dated = sorted((one for one in runs if one.started), key=lambda one: one.started or 0.0)
-    metrics = list(dict.fromkeys(c.metric for one in dated for c in one.run.of_family("speed") if c.unit == "x"))
+    judged = {c.metric for one in dated for c in one.run.of_family("speed") if c.unit == "x"}
+    metrics = sorted(judged, key=lambda metric: (place_of(metric), metric))
     named = [(one.name, one.started or 0.0, one.run) for one in dated]
     drawn = _present(compare_charts.history(named, metric) for metric in metrics)
     lead = (

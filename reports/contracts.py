@@ -63,6 +63,8 @@ def contracts(run: Run) -> tuple[Contract, ...]:
 def _contract(oracle: str, name: str, arms: dict[str, dict[str, Any]]) -> Contract:
     told = arms.get("candidate") or arms.get("both") or {}
     states = [_FOUND.get(str(one.get("status")), _ABSENT) for one in (told, arms.get("baseline", {}))]
+    if states[0] in ("PASS", "FAIL") and states[1] == "NOT SCORED":
+        states[1] = _ABSENT  # the candidate was compared with it
     broke, n, rate = (as_number(told.get(key)) for key in ("count", "n", "detectable_rate"))
     sentence = str(told.get("sentence") or "")
     return Contract(oracle, name.replace("-", " "), states[0], states[1], broke, n, rate, sentence)

@@ -8,7 +8,7 @@ from statistics import median
 
 from reports import wording
 from reports.definitions import label
-from reports.pair_series import SHOWN, PairSeries
+from reports.pair_series import SHOWN, PairSeries, place_of
 from reports.run_data import Cell, Run
 from reports.svg import slug
 from reports.verdict_data import Check
@@ -104,8 +104,7 @@ def speed_columns(run: Run) -> tuple[tuple[str, str], ...]:
             keys[key] = label(check.metric) + ("" if check.unit == "x" else f" {wording.bar(check)}")
     if not keys:
         keys = {metric: label(metric) for metric in SHOWN[:4]} | {"output_throughput": label("output_throughput")}
-    place = {name: index for index, name in enumerate(SHOWN)}
-    return tuple(sorted(keys.items(), key=lambda item: place.get(item[0], len(place))))
+    return tuple(sorted(keys.items(), key=lambda item: place_of(item[0])))
 
 
 def _groups(cells: Sequence[Cell], *, fold: bool) -> list[list[Cell]]:

@@ -45,7 +45,7 @@ def _draw(p: Palette, lines: dict[str, Line]) -> Drawing:
     axes = panel(drawing.figure, p, top=26, right=14, left=56)
     scale(axes.xaxis, "log", [nats for line in lines.values() for _, nats in line])
     scale(axes.yaxis, "log", [share for line in lines.values() for share, _ in line], 0.08, 4)
-    ticks = axes.get_yticks()
+    ticks = axes.get_yticks().tolist()
     set_ticks(axes.yaxis, ticks, [f"{100 * tick:.3g} %" for tick in ticks])
     for arm, line in lines.items():
         xs, ys = [nats for _, nats in line], [share for share, _ in line]

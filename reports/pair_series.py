@@ -21,6 +21,11 @@ UNITS = {
 }  # fmt: skip
 
 
+def place_of(metric: str) -> int:
+    """Where a metric stands in the order that every table and chart keeps."""
+    return SHOWN.index(metric) if metric in SHOWN else len(SHOWN)
+
+
 def unit_of(metric: str) -> str:
     """The metric's own unit."""
     return UNITS.get(metric.partition(".")[0], "")

@@ -14,7 +14,7 @@ from reports.forest import by_margin, forest
 from reports.heatmap import severity
 from reports.kl_tails import kl_tail
 from reports.oracle_tables import divergence_table, oracle_table
-from reports.pair_series import PairSeries
+from reports.pair_series import PairSeries, place_of
 from reports.run_data import Run
 from reports.svg import Chart
 from reports.table import Table
@@ -135,7 +135,7 @@ def _pairs(run: Run, series: PairSeries) -> Section:
     bars = {c.metric: c.required for c in run.of_family("speed") if c.unit == "x"}
     closest = by_margin(run.of_family("speed"))
     bold = {check.metric: check.cell for check in reversed(closest)}
-    metrics = list(bars) or ["ttft.p50", "tpot.p50", "output_throughput"]
+    metrics = sorted(bars, key=place_of) or ["ttft.p50", "tpot.p50", "output_throughput"]
     drawn = _present(charts.pairs_in_order(run, series, m, bars.get(m), bold.get(m)) for m in metrics)
     lead = "A pair is one visit to each engine on the same requests. A trend here is drift, a jump is a thermal step."
     return Section("pairs", "Pair by pair, in run order", "Pairs", lead, drawn)
