@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -79,7 +78,6 @@ def run_visit(visit: Visit, progress: Callable[[int], None]) -> list[Path]:
     visit.folder.mkdir(parents=True)
     config = visit.folder / "aiperf.yaml"
     write_bytes(config, yaml.safe_dump(aiperf_config(visit, _dataset(visit)), sort_keys=False).encode())
-    _validate(config)
     before = {"started_at": time.time(), "load_average_1m": os.getloadavg()[0]}
     code = _drive(visit, progress)
     record = {
@@ -115,6 +113,9 @@ def aiperf_config(visit: Visit, dataset: str) -> dict[str, Any]:
         "streaming": True,
         "timeout": plan.request_timeout_s,
         "connectionReuse": plan.connection_reuse,
+        # Tokens are counted here from the raw export. Without this AIPerf loads the tokenizer twice before the first
+        # request, which is most of its start, and tokenises every answer while the next ones are timed.
+        "useServerTokenCount": True,
     }
     if endpoint.api_key_env:
         target["apiKey"] = "${" + endpoint.api_key_env + "}"
@@ -186,21 +187,6 @@ def _environment() -> dict[str, str]:
 def _aiperf() -> str:
     beside = Path(sys.executable).with_name("aiperf")
     return str(beside) if beside.exists() else "aiperf"
-
-
-def _validate(config: Path) -> None:
-    done = subprocess.run(
-        [_aiperf(), "config", "validate", config.name],
-        cwd=config.parent,
-        env=_environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    if done.returncode != 0:
-        said = " ".join((done.stdout + done.stderr).split())[-600:]
-        raise InvalidRun(f"AIPerf refuses the generated {config}: {said}")
 
 
 def _drive(visit: Visit, progress: Callable[[int], None]) -> int | None:
