@@ -15,16 +15,16 @@ from harness.accuracy import Divergence, Documents
 from harness.criteria import CellScope, Criterion, load_policy, not_gateable, parse_criterion, resolve
 from harness.environment import code_sha256
 from harness.gate import GateInput, decide
+from harness.gpu_telemetry import measures_memory
 from harness.measurement import Role, VisitMeasurement
 from harness.noise import machine_check, noise_notes
 from harness.noise_store import read_noise
 from harness.plan import Plan
 from harness.run_store import read_json, sha256
 from harness.task_grading import task_scores
-from harness.traffic import phase_name
 from harness.validity import judge_validity
 from harness.verdict import Cost, Verdict
-from harness.workload import Cell, make_cells
+from harness.workload import Cell, make_cells, phase_name
 from oracles.result import OracleResult
 
 ROLES: tuple[Role, Role] = ("baseline", "candidate")
@@ -91,7 +91,7 @@ def cell_scopes(cells: Sequence[Cell]) -> tuple[CellScope, ...]:
 def measured_metrics(plan: Plan) -> frozenset[str]:
     """Optional metrics that this plan measures."""
     counted = plan.endpoints.baseline.gpus and plan.endpoints.candidate.gpus
-    optional = {"throughput_per_gpu": bool(counted), "tasks": bool(plan.tasks)}
+    optional = {"throughput_per_gpu": bool(counted), "tasks": bool(plan.tasks), "peak_memory": measures_memory(plan)}
     return ALWAYS_JUDGED | {metric for metric, measured in optional.items() if measured}
 
 

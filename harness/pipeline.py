@@ -19,6 +19,7 @@ from tokenizers import Tokenizer
 from harness import environment, processes
 from harness.endpoint import Engines
 from harness.errors import ExitCode, InvalidRun, UsageError
+from harness.gpu_telemetry import Watched, with_gpu_signals
 from harness.judge import all_criteria, check_criteria, judge
 from harness.measurement import Role, Slo, measure_visit
 from harness.noise_store import NOISE, fitting_noise
@@ -152,7 +153,8 @@ def measure(store: RunStore, cells: Sequence[Cell], visit_folder: Path, out: Pat
     measurement = measure_visit(
         pq.read_table(rows), pair=record["pair"], role=record["role"], slot=record["slot"], slos=slos
     )
-    write_json(measured, measurement)
+    about = Watched.model_validate(record["gpu"]) if record.get("gpu") else None
+    write_json(measured, with_gpu_signals(measurement, visit_folder / "aiperf", about))
     return [rows, measured]
 
 

@@ -31,12 +31,20 @@ class Endpoint(Strict):
     launch: str | None = Field(None, description="shell command that serves in the foreground; ended after the run")
     api_key_env: str | None = Field(None, description="name of the environment variable that holds the key")
     gpus: int = Field(0, ge=0, description="GPUs it uses, for per-GPU figures")
+    gpu_ids: tuple[Annotated[int, Field(ge=0)], ...] = Field(
+        (), description="which GPUs of this machine, as nvidia-smi numbers them; needed when it has more than it uses"
+    )
+    memory_bandwidth_gb_s: float | None = Field(
+        None, gt=0, description="of one GPU, for the roofline; default: by the GPU's name, where it is known"
+    )
     ready_timeout_s: float = Field(600, gt=0)
 
     @model_validator(mode="after")
     def _one_way_to_reach_it(self) -> Endpoint:
         if bool(self.url) == bool(self.urls):
             raise ValueError("give either url or urls")
+        if self.gpu_ids and len(set(self.gpu_ids)) != self.gpus:
+            raise ValueError(f"gpu_ids names {len(set(self.gpu_ids))} GPUs, but gpus is {self.gpus}")
         for url in self.all_urls:
             if not url.startswith(("http://", "https://")):
                 raise ValueError(f"{url!r} is no http(s) URL")

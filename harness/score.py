@@ -14,7 +14,8 @@ from harness.errors import InvalidRun
 from harness.measurement import Role
 from harness.plan import Plan
 from harness.progress import Progress
-from harness.run_store import write_json
+from harness.roofline import steps_per_s
+from harness.run_store import read_json, write_json
 from harness.task_grading import grade_tasks
 from oracles.answers import Visit, keys_with_ids
 from oracles.endpoint_reference import http_ask, open_endpoint
@@ -41,7 +42,7 @@ def score_arms(plan: Plan, pairs: int, root: Path, progress: Progress) -> list[P
             write_json(out / role / "tokens.json", _without_reference(role))
         if reference is not None:
             _score_tokens(plan, visits, reference, out, progress)
-        _check_protocol(visits, reference, out, progress)
+        _check_protocol(plan, visits, reference, root, progress)
         grade_tasks(plan, pairs, root, progress)
     except OracleError as error:
         raise InvalidRun(str(error)) from None
@@ -87,8 +88,10 @@ def _score_tokens(
 
 
 def _check_protocol(
-    visits: dict[Role, list[Visit]], reference: Reference | None, out: Path, progress: Progress
+    plan: Plan, visits: dict[Role, list[Visit]], reference: Reference | None, root: Path, progress: Progress
 ) -> None:
+    out, environment = root / "oracles", root / "environment.json"
+    gpus = read_json(environment).get("gpus") or [] if environment.is_file() else []
     workload = _concatenated([(visit.pair, visit.workload) for visit in visits["baseline"]])
     requests = {role: _concatenated([(visit.pair, visit.requests) for visit in visits[role]]) for role in ROLES}
     for role in ROLES:
@@ -101,6 +104,7 @@ def _check_protocol(
             role,
             requests["baseline"] if role == "candidate" else requests["candidate"],
             prompt_tokens=prompts,
+            steps_per_s=steps_per_s(plan, role, gpus),
             decode=_decoder(reference) if reference is not None else None,
         )
         write_json(out / role / "protocol.json", result)

@@ -19,10 +19,11 @@ import yaml
 from harness import processes
 from harness.endpoint import log_tail
 from harness.errors import InvalidRun
+from harness.gpu_telemetry import watched
 from harness.measurement import Role
 from harness.plan import Endpoint, Plan
 from harness.run_store import write_bytes, write_json
-from harness.workload import WARMUP, Cell, bodies
+from harness.workload import WARMUP, Cell, bodies, phase_name
 
 AIPERF_VERSION = "0.13.0"
 POLL_S = 0.5
@@ -80,6 +81,7 @@ def run_visit(visit: Visit, progress: Callable[[int], None]) -> list[Path]:
     write_bytes(config, yaml.safe_dump(aiperf_config(visit, _dataset(visit)), sort_keys=False).encode())
     before = {"started_at": time.time(), "load_average_1m": os.getloadavg()[0]}
     code = _drive(visit, progress)
+    about = watched(visit.plan, visit.role)
     record = {
         "pair": visit.pair,
         "role": visit.role,
@@ -88,6 +90,7 @@ def run_visit(visit: Visit, progress: Callable[[int], None]) -> list[Path]:
         "aiperf_version": AIPERF_VERSION,
         "exit_code": code,
         "cpu_count": psutil.cpu_count(),
+        "gpu": about.model_dump(mode="json") if about else None,
         **before,
         "ended_at": time.time(),
         "load_average_1m_end": os.getloadavg()[0],
@@ -130,15 +133,12 @@ def aiperf_config(visit: Visit, dataset: str) -> dict[str, Any]:
             "tokenizer": {"name": str(plan.tokenizer_path)},
             "artifacts": {"dir": "aiperf", "raw": True, "summary": ["json"], "records": ["jsonl"]},
             "runtime": {"ui": "none"},
-            "gpuTelemetry": {"enabled": False},
+            "gpuTelemetry": {"enabled": True, "collector": "pynvml"}
+            if watched(plan, visit.role)
+            else {"enabled": False},
             "serverMetrics": {"enabled": False},
         },
     }
-
-
-def phase_name(cell: str) -> str:
-    """AIPerf's name for a cell: it becomes a folder, so the slash goes."""
-    return cell.replace("/", "--")
 
 
 def _phases(visit: Visit) -> list[dict[str, Any]]:

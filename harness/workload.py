@@ -84,6 +84,11 @@ def interleave(
     return [(kind, spec) for _, kind, spec in sorted(placed, key=lambda one: one[0])]
 
 
+def phase_name(cell: str) -> str:
+    """AIPerf's name for a cell: it becomes a folder, so the slash goes."""
+    return cell.replace("/", "--")
+
+
 def make_cells(plan: Plan) -> tuple[Cell, ...]:
     """Every cell of the plan in plan order; UsageError for an unknown or unfit profile."""
     cells: list[Cell] = []

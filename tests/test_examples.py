@@ -12,7 +12,7 @@ from harness.plan import make_plan
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.yaml")), ids=lambda path: path.name)
 def test_every_example_is_a_plan(path: Path) -> None:
     make_plan(yaml.safe_load(path.read_text()), source=path.name, folder=path.parent)
 

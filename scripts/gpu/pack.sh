@@ -59,7 +59,6 @@ arrange() {
   done
 }
 
-fetch_client
-pack_client
+[ -e "$out/client.tar.xz" ] || { fetch_client && pack_client; }  # remove it to pack it anew
 du -h "$out/client.tar.xz"
 [ -z "$bundle" ] || arrange
