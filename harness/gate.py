@@ -65,6 +65,7 @@ class GateInput:
         tasks: paired task scores; None when not measured.
         gpus: of each arm, for throughput_per_gpu.
         notes: what the plan could not gate (`harness.criteria.not_gateable`), and the like.
+        budget_minutes: that the visits may spend; None without a limit.
         known_noise: of an A/A run that fits this one; sharpens what is said about power, never a verdict.
     """
 
@@ -85,6 +86,7 @@ class GateInput:
     gpus: Mapping[Role, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     known_noise: KnownNoise | None = None
+    budget_minutes: float | None = None
 
 
 def decide(run: GateInput, *, power_draws: int = 2000) -> Verdict:
@@ -265,4 +267,9 @@ def _more_pairs(run: GateInput, standing: Sequence[Check], power: Power) -> str:
         return "No reasonable number of pairs decides this: an open check sits on its bar or has unknown noise."
     more = max(power.pairs_needed - power.pairs, 1)
     minutes = run.cost.wall_s / 60 / max(power.pairs, 1) * more
-    return f"About {power.pairs_needed} pairs would decide: {more} more, some {minutes:.0f} minutes at this pace."
+    advice = f"About {power.pairs_needed} pairs would decide: {more} more, some {minutes:.0f} minutes at this pace."
+    if run.budget_minutes is not None and run.cost.wall_s / 60 + minutes > run.budget_minutes:
+        advice += f" budget_minutes: {run.budget_minutes:g} does not pay for that; raise it and go on with --resume."
+    elif power.pairs_needed > power.max_pairs:
+        advice += f" The plan stops at {power.max_pairs}."
+    return advice

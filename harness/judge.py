@@ -54,7 +54,7 @@ def gate_input(plan: Plan, root: Path, criteria: Sequence[Criterion]) -> GateInp
         pairs=plan.pairs,
         mode=plan.mode,
         run=root.name,
-        cost=_cost(root, visits),
+        cost=_cost(plan, root, visits),
         hashes=_hashes(root, cells, criteria),
         required_oracles=REQUIRED_ORACLES | ({"tasks"} if plan.tasks else frozenset()),
         oracles=_oracle_results(root),
@@ -62,8 +62,12 @@ def gate_input(plan: Plan, root: Path, criteria: Sequence[Criterion]) -> GateInp
         token_margin=_margins(root),
         tasks=task_scores(root),
         gpus={role: getattr(plan.endpoints, role).gpus for role in ROLES if getattr(plan.endpoints, role).gpus},
-        notes=(*not_gateable(criteria, scopes, measured), *noise_notes(known, plan.pairs[-1])),
+        notes=(
+            *not_gateable(criteria, scopes, measured),
+            *noise_notes(known, plan.pairs[-1]),
+        ),
         known_noise=known,
+        budget_minutes=plan.budget_minutes,
     )
 
 
@@ -132,14 +136,38 @@ def _summaries(root: Path, cells: Sequence[Cell]) -> dict[str, Mapping[str, Any]
     return found
 
 
-def _cost(root: Path, visits: Sequence[VisitMeasurement]) -> Cost:
-    records = [read_json(visit / "visit.json") for visit, _ in _visits(root)]
+def spent(root: Path) -> tuple[int, float]:
+    """Whole pairs driven so far, and the seconds that all visits took, AIPerf's start included."""
+    records = _visit_records(root)
+    pairs = [record["pair"] for record in records]
+    return len({pair for pair in pairs if pairs.count(pair) == len(ROLES)}), sum(_seconds(r) for r in records)
+
+
+def _cost(plan: Plan, root: Path, visits: Sequence[VisitMeasurement]) -> Cost:
+    records = _visit_records(root)
     measured = [cell for visit in visits for cell in visit.cells.values()]
+    wall_s = sum(_seconds(record) for record in records)
+    gpus = {role: getattr(plan.endpoints, role).gpus for role in ROLES}
+    together = plan.engines == "together"  # both arms then hold their GPUs through every visit
+    gpu_s = sum(_seconds(r) * (sum(gpus.values()) if together else gpus[r["role"]]) for r in records)
+    left = None
+    if plan.budget_minutes is not None and gpu_s:
+        left = max(0.0, plan.budget_minutes - wall_s / 60) * gpu_s / wall_s
     return Cost(
-        wall_s=sum(record["ended_at"] - record["started_at"] for record in records),
+        wall_s=wall_s,
         requests=sum(cell.asked for cell in measured),
         output_tokens=sum(cell.output_tokens for cell in measured),
+        gpu_minutes=gpu_s / 60 if gpu_s else None,
+        gpu_minutes_left=left,
     )
+
+
+def _visit_records(root: Path) -> list[Any]:
+    return [read_json(visit / "visit.json") for visit, _ in _visits(root)]
+
+
+def _seconds(record: Any) -> float:
+    return float(record["ended_at"] - record["started_at"])
 
 
 def _visits(root: Path) -> Iterator[tuple[Path, str]]:

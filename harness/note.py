@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from harness.run_store import write_bytes
 from harness.verdict import Check, Status, Verdict
 
+NOTE = "note.md"
+MEASURED = "\n## Measured\n"
 SHOWN = 8
+
+
+def write_note(path: Path, verdict: Verdict) -> None:
+    """Write the run's note; what its author has written above "Measured" stays when the numbers are renewed."""
+    text = note_markdown(verdict)
+    if path.is_file():
+        written, found, _ = path.read_text("utf-8", errors="replace").partition(MEASURED)
+        text = written + MEASURED + text.partition(MEASURED)[2] if found else text
+    write_bytes(path, text.encode())
 
 
 def note_markdown(verdict: Verdict) -> str:

@@ -17,13 +17,15 @@ import yaml
 from tokenizers import Tokenizer
 
 from harness import environment, processes
+from harness.budget import check_budget, no_first_look, pays_for
 from harness.endpoint import Engines
 from harness.errors import ExitCode, InvalidRun, UsageError
 from harness.gpu_telemetry import Watched, with_gpu_signals
-from harness.judge import all_criteria, check_criteria, judge
+from harness.judge import all_criteria, check_criteria, judge, spent
 from harness.measurement import Role, Slo, measure_visit
 from harness.noise_store import NOISE, fitting_noise
-from harness.plan import Plan, dump_plan, make_plan
+from harness.note import NOTE, write_note
+from harness.plan import Plan, check_files, dump_plan, make_plan
 from harness.power import wants_more_pairs
 from harness.progress import Progress
 from harness.raw_export import write_requests
@@ -46,19 +48,35 @@ def gate(plan: Plan, store: RunStore, progress: Progress) -> Verdict:
     prepare_tasks(plan, cells, store, progress)
     verdict = None
     with Engines(plan, store.root / "engines") as engines:
-        for pairs in plan.pairs:
-            for pair in range(1, pairs + 1):
-                make_workload(plan, cells, pair, store, progress)
-                drive_pair(plan, cells, pair, store, engines, progress)
-                measure_pair(plan, cells, pair, store, progress)
+        for look in plan.pairs:
+            if verdict and not (wants_more_pairs(verdict) and pays_for(plan, *spent(store.root), look)):
+                break
+            pairs = drive_pairs(plan, cells, look, store, engines, progress)
             score(plan, pairs, store, progress)
             verdict = decide(plan, store, progress)
-            if not wants_more_pairs(verdict):
-                break
     if verdict is None:
         raise InvalidRun("The plan asks for no pairs.")
     report(store, progress)
     return verdict
+
+
+def drive_pairs(
+    plan: Plan, cells: Sequence[Cell], look: int, store: RunStore, engines: Engines, progress: Progress
+) -> int:
+    """Drive and measure the pairs up to a look; return how many there are, fewer when the budget ends.
+
+    Raises InvalidRun when the budget does not reach the first look.
+    """
+    for pair in range(1, look + 1):
+        done, seconds = spent(store.root)
+        if done < pair and not pays_for(plan, done, seconds, max(pair, plan.pairs[0])):
+            if done < plan.pairs[0]:
+                raise no_first_look(plan, done, seconds)
+            return done
+        make_workload(plan, cells, pair, store, progress)
+        drive_pair(plan, cells, pair, store, engines, progress)
+        measure_pair(plan, cells, pair, store, progress)
+    return look
 
 
 def check(plan: Plan) -> tuple[Cell, ...]:
@@ -67,6 +85,7 @@ def check(plan: Plan) -> tuple[Cell, ...]:
     Raises UsageError or InvalidRun with a sentence: profiles, criteria, tokenizer, AIPerf, the `reference` extra.
     """
     check_aiperf()
+    check_budget(plan)
     cells = make_cells(plan)
     check_criteria(plan, cells)
     check_tasks(plan, cells)
@@ -174,7 +193,7 @@ def decide(plan: Plan, store: RunStore, progress: Progress) -> Verdict:
 
 
 def report(store: RunStore, progress: Progress) -> None:
-    """Write everything a person or a CI reads, then the manifest that seals the run."""
+    """Write everything a person or a CI reads, the author's note, then the manifest that seals the run."""
     from reports.html import write_report
     from reports.junit import junit_xml
     from reports.markdown import summary
@@ -183,6 +202,7 @@ def report(store: RunStore, progress: Progress) -> None:
     write_report([store.root], store.root / "report.html")
     write_bytes(store.root / "summary.md", summary(store.root).encode())
     write_bytes(store.root / "junit.xml", junit_xml(store.root))
+    write_note(store.root / NOTE, Verdict.model_validate(read_json(store.root / "verdict.json")))
     store.write_manifest()
 
 
@@ -190,6 +210,23 @@ def stored_plan(root: Path) -> Plan:
     """The plan that a run directory was made with; its reference may be on another machine."""
     data = yaml.safe_load((RunStore.open(root).root / "plan.yaml").read_text(encoding="utf-8"))
     return make_plan(data, source=f"{root}/plan.yaml", folder=root)
+
+
+def resumed_plan(root: Path, given: Plan | None) -> Plan:
+    """The plan to go on with: the run's own, to which the given one may only add budget. Raises UsageError."""
+    stored = stored_plan(root)
+    changed = {key for key in Plan.model_fields if given and getattr(given, key) != getattr(stored, key)}
+    if changed - {"budget_minutes"}:
+        raise UsageError(
+            f"--resume: the plan given differs from {root}/plan.yaml in {', '.join(sorted(changed))}, and a run keeps "
+            "its plan. Leave the plan out to go on, or start a new run."
+        )
+    if given is None or not changed:
+        return check_files(stored)
+    write_bytes(root / "plan.yaml", dump_plan(given).encode())
+    kept = [root / name for name in ("plan.yaml", "environment.json", "tokenizer.json", NOISE)]
+    RunStore.open(root).record("prepare", [path for path in kept if path.is_file()])
+    return given
 
 
 def exit_code(verdict: Verdict) -> int:

@@ -133,8 +133,11 @@ class Plan(Strict):
     visit_timeout_s: float = Field(3600, gt=0, description="one AIPerf process; what is unanswered then is not served")
     extra_inputs: dict[str, Any] = Field(default_factory=dict, description="fields added to every request body")
     floor_tokens: int = Field(2048, ge=0, description="tokens on which the reference's own noise floor is measured")
+    min_requests: int = Field(1, ge=1, description="fewest requests a cell, whatever its profile says")
     aa: bool = Field(False, description="set by gate --aa: the baseline in both arms, judged under no-regression")
-    budget_minutes: float | None = Field(None, gt=0, description="wall time after which no new pair is started")
+    budget_minutes: float | None = Field(
+        None, gt=0, description="minutes of visits (AIPerf's start included) that a run may spend"
+    )
 
     @field_validator("profiles", "tasks", mode="before")
     @classmethod

@@ -19,7 +19,8 @@ from harness.errors import InvalidRun, UsageError
 MANIFEST = "manifest.json"
 JOURNAL = "journal.jsonl"
 # Appended to after the manifest is written (by the journal) or made from everything else (the manifest itself).
-UNLISTED = {MANIFEST, JOURNAL}
+# The note is its author's to fill in.
+UNLISTED = {MANIFEST, JOURNAL, "note.md"}
 
 
 def sha256(path: Path) -> str:

@@ -97,7 +97,7 @@ def make_cells(plan: Plan) -> tuple[Cell, ...]:
             profile = load_profile(use.name, tier=use.tier or plan.tier)
         except ProfileError as error:
             raise UsageError(f"profiles: {error}") from None
-        cells += _cells_of(profile, use)
+        cells += _cells_of(profile, use, plan.min_requests)
     names = [cell.name for cell in cells]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -193,7 +193,7 @@ def request_body(plan: Plan, row: dict[str, Any], model: str, api: str) -> dict[
     return body | {"stream": True, "stream_options": {"include_usage": True}} | plan.extra_inputs
 
 
-def _cells_of(profile: TrafficProfile, use: ProfileUse) -> list[Cell]:
+def _cells_of(profile: TrafficProfile, use: ProfileUse, fewest: int) -> list[Cell]:
     if profile.dataset_format != "raw_payload":
         raise UsageError(
             f"profiles: {profile.name} replays {profile.dataset_format}, which a gate cannot pair yet; "
@@ -207,15 +207,13 @@ def _cells_of(profile: TrafficProfile, use: ProfileUse) -> list[Cell]:
             f"profiles: {profile.name} has rates as shares of the baseline's capacity; give request_rate in requests "
             "per second."
         )
-    count = use.request_count
-    closed = [
-        Cell(profile, c, None, count or profile.requests_for(c), use.task_share)
-        for c in use.concurrency or profile.concurrency or ()
-    ]
-    open_loop = [
-        Cell(profile, None, r, count or profile.requests_for(r), use.task_share)
-        for r in use.request_rate or profile.request_rate or ()
-    ]
+
+    def count(load: float) -> int:
+        return use.request_count or max(profile.requests_for(load), fewest)
+
+    share = use.task_share
+    closed = [Cell(profile, c, None, count(c), share) for c in use.concurrency or profile.concurrency or ()]
+    open_loop = [Cell(profile, None, r, count(r), share) for r in use.request_rate or profile.request_rate or ()]
     return closed + open_loop
 
 

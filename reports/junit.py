@@ -9,8 +9,11 @@ from reports.page import measured_line
 from reports.run_data import Run, read_run
 from reports.verdict_data import Check
 
-# JUnit knows failed, in error and skipped. INCONCLUSIVE is a failure here: a CI must not read it as passed.
-_OUTCOME = {"FAIL": "failure", "INCONCLUSIVE": "failure", "INVALID": "error"}
+# JUnit knows failed, in error and skipped. An undecided check is skipped: it was not found wanting. The run as a whole
+# is a test case too, and an INCONCLUSIVE run fails there: a CI must not read it as passed.
+_OUTCOME = {"FAIL": "failure", "INCONCLUSIVE": "skipped", "INVALID": "error"}
+_WHOLE = _OUTCOME | {"INCONCLUSIVE": "failure"}
+_NOT_JUDGED = " is not judged "  # of a verdict's notes, those on criteria that no cell could gate
 
 
 def junit_xml(run_dir: Path) -> bytes:
@@ -22,6 +25,7 @@ def junit_xml(run_dir: Path) -> bytes:
         families.setdefault(check.family or "other", []).append(check)
     for family, checks in families.items():
         _suite(root, family, checks)
+    _not_gateable(root, run)
     _whole(root, run)
     for key in ("tests", "failures", "errors", "skipped"):
         root.set(key, str(sum(int(suite.get(key, "0")) for suite in root)))
@@ -38,6 +42,19 @@ def _suite(root: Element, family: str, checks: list[Check]) -> None:
             fault.text = "\n".join(filter(None, [check.criterion, check.reason, check.hint, *check.evidence]))
     suite.set("failures", str(len(suite.findall("testcase/failure"))))
     suite.set("errors", str(len(suite.findall("testcase/error"))))
+    suite.set("skipped", str(len(suite.findall("testcase/skipped"))))
+
+
+def _not_gateable(root: Element, run: Run) -> None:
+    """A skipped test case for each criterion that some cell could not gate."""
+    notes = [note for note in run.verdict.notes if _NOT_JUDGED in note] if run.verdict else []
+    if not notes:
+        return
+    suite = SubElement(root, "testsuite", name="not gateable", tests=str(len(notes)), failures="0", errors="0")
+    suite.set("skipped", str(len(notes)))
+    for note in notes:
+        case = SubElement(suite, "testcase", classname="enginegate.not-gateable", name=note.partition(_NOT_JUDGED)[0])
+        SubElement(case, "skipped", message=note)
 
 
 def _whole(root: Element, run: Run) -> None:
@@ -49,7 +66,7 @@ def _whole(root: Element, run: Run) -> None:
         tag, attribute = ("error", "errors") if unfinished else ("skipped", "skipped")
         SubElement(case, tag, message=measured_line(run))
         suite.set(attribute, "1")
-    elif outcome := _OUTCOME.get(run.status):
+    elif outcome := _WHOLE.get(run.status):
         SubElement(case, outcome, type=run.status, message=f"{run.status}: {run.verdict.sentence}")
         suite.set("errors" if outcome == "error" else "failures", "1")
     elif run.verdict.mode == "quick":

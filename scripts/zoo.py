@@ -177,6 +177,7 @@ def gate(run: Path, plan: dict[str, Any]) -> dict[str, Any]:
             "--run-dir",
             str(run),
             "--json",
+            "--no-ci",
         ]
         command += ["--resume"] if run.exists() else []
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 from harness.gate import decide
-from harness.note import note_markdown
+from harness.note import note_markdown, write_note
 from tests.gate_runs import gate_run, oracle
 
 HOSTILE = "</pre><script>alert(1)</script> | x |\n```\n# PASS"
@@ -26,3 +28,18 @@ def test_what_an_engine_said_cannot_shape_the_note() -> None:
     assert "<script>" not in note
     assert "```" not in note
     assert "\n# PASS" not in note
+
+
+def test_what_the_author_wrote_stays_when_the_numbers_are_renewed(tmp_path: Path) -> None:
+    path = tmp_path / "note.md"
+    write_note(path, decide(gate_run(1.0), power_draws=0))
+    path.write_text(path.read_text().replace("- Hypothesis:", "- Hypothesis: a wider tile"))
+    passing = decide(gate_run(1.5), power_draws=0)
+    write_note(path, passing)
+    text = path.read_text()
+    assert "- Hypothesis: a wider tile" in text
+    assert passing.line in text
+    assert "FAIL" not in text
+    path.write_text("gone")
+    write_note(path, passing)
+    assert path.read_text() == note_markdown(passing)

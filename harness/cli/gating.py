@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -30,7 +31,18 @@ from harness.errors import UsageError
 @click.option("--criterion", "criteria", multiple=True, help='Extra criterion, e.g. "ttft.p95 <= 200ms"; repeatable.')
 @click.option("--pairs", help="Pairs of visits: one look (6) or two (6,12). Fewer than 5 make a quick run.")
 @click.option("--seed", type=int, help="Seed of every prompt and every order.")
-@click.option("--quick", is_flag=True, help="2 pairs of the smoke tier: minutes, PROVISIONAL, refused by CI.")
+@click.option("--quick", is_flag=True, help="3 pairs of the smoke tier: minutes, PROVISIONAL, refused by CI.")
+@click.option("--full", is_flag=True, help="Refuse (exit 2) to start a run that would be quick.")
+@click.option(
+    "--ci/--no-ci", default=None, help="Whether this is a CI job, which refuses a quick run (default: the CI variable)."
+)
+@click.option(
+    "--on-inconclusive",
+    type=click.Choice(["fail", "neutral", "pass"]),
+    default="fail",
+    show_default=True,
+    help="INCONCLUSIVE exits 4 (fail), or 0 with a warning (neutral), or 0 (pass). The verdict stays what it is.",
+)
 @click.option(
     "--aa",
     is_flag=True,
@@ -48,29 +60,52 @@ def gate(
 
     PLAN is a YAML file (README, "A plan"); without one, give --baseline, --candidate, --model, --reference, --profile.
     """
-    from harness import pipeline
+    from harness import modes, pipeline
     from harness.aa_run import as_aa
-    from harness.plan import check_files
     from harness.run_store import RunStore
 
+    if flags["quick"] and flags["full"]:
+        raise UsageError("--quick and --full contradict each other; give one of them.")
     if resume and run_dir is None:
         raise UsageError("--resume needs --run-dir: the run to go on with.")
-    resolved = _plan_from(plan, flags) if not resume or plan else None
+    resolved: Any = _plan_from(plan, flags) if plan or not resume else None
     resolved = as_aa(resolved) if resolved and aa else resolved
+    if resolved and flags["quick"]:
+        resolved, dropped = modes.quick(resolved)
+        for criterion in dropped:
+            click.echo(f"A quick run is too small to judge {criterion}; the full run will.", err=True)
     if dry_run:
         click.echo(pipeline.dry_run(resolved or pipeline.stored_plan(run_dir or RUNS)))
         return
     root = run_dir or RUNS / time.strftime("%Y%m%d-%H%M%S")
-    if resolved:
+    if resume:
+        resolved = pipeline.resumed_plan(root, resolved)
+    modes.refuse_quick(resolved, full=flags["full"], ci=modes.in_ci(flags["ci"]))
+    if not resume:
         pipeline.check(resolved)  # before the directory is made: a refused plan leaves nothing behind
     store = RunStore.open(root) if resume else RunStore.create(root)
-    resolved = resolved or check_files(pipeline.stored_plan(root))
     if resolved.aa:
         _gate_aa(resolved, store, as_json=as_json)
     with progress_bar() as progress:
         verdict = pipeline.gate(resolved, store, progress)
     _say(verdict, root, as_json=as_json)
-    sys.exit(pipeline.exit_code(verdict))
+    sys.exit(_exit_code(verdict, flags["on_inconclusive"]))
+
+
+def _exit_code(verdict: Any, on_inconclusive: str) -> int:
+    from harness import pipeline
+    from harness.verdict import Status
+
+    if verdict.status is not Status.INCONCLUSIVE or on_inconclusive == "fail":
+        return pipeline.exit_code(verdict)
+    if on_inconclusive == "neutral":
+        sentence = "The gate is INCONCLUSIVE, and --on-inconclusive neutral lets the job go on."
+        click.echo(f"::warning title=enginegate::{sentence}" if _on_github() else sentence, err=True)
+    return 0
+
+
+def _on_github() -> bool:
+    return os.environ.get("GITHUB_ACTIONS") == "true"
 
 
 def _gate_aa(plan: Any, store: Any, *, as_json: bool) -> None:
@@ -126,8 +161,6 @@ def _plan_changes(flags: dict[str, Any]) -> dict[str, Any]:
             changes[key] = flags[key]
     if flags["criteria"]:
         changes["criteria"] = list(flags["criteria"])
-    if flags["quick"]:
-        changes |= {"pairs": [2], "tier": "smoke"}
     if flags["pairs"]:
         changes["pairs"] = _integers("--pairs", flags["pairs"])
     return changes
@@ -144,6 +177,11 @@ def _say(verdict: Any, root: Path, *, as_json: bool) -> None:
     if as_json:
         click.echo(verdict.model_dump_json(indent=2))
         return
+    if _on_github():
+        from reports.annotations import github_annotations
+
+        for command in github_annotations(root):
+            click.echo(command, err=True)
     click.echo(verdict.line.replace(f"run={root.name}", f"run={root}"))
     click.echo(verdict.sentence, err=True)
     if verdict.next_step:
