@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -27,6 +28,7 @@ from harness.workload import SCHEMA, WARMUP, Cell
 from traffic_profiles.profile import load_profile
 
 WARMUP_LINES = 4
+ANSWER_MS = 1500
 READY_S = 30
 Rows = list[dict[str, Any]]
 
@@ -39,6 +41,31 @@ class Shape(Record):
     concurrency: int = Field(ge=1)
     tokens_per_event: int = Field(default=1, ge=1)
     output_tokens: int = Field(default=256, ge=2)
+
+    @classmethod
+    def imitating(
+        cls,
+        *,
+        ttft_ms: float,
+        tpot_ms: float,
+        concurrency: int,
+        tokens_per_event: float = 1,
+        output_tokens: float = 256,
+    ) -> Shape:
+        """The shape of measured values, on a coarse grid so that the cache is hit again by the next, like measurement.
+
+        Times are rounded down to one of 24 values a decade (a faster engine is harder to measure), answers cut to
+        about a second and a half, so that calibrating for a slow engine takes no longer than for a fast one.
+        """
+        per_token = _preferred(max(tpot_ms, 0.01))
+        longest = max(16.0, ANSWER_MS / per_token)
+        return cls(
+            ttft_ms=_preferred(max(ttft_ms, 0.1)),
+            tpot_ms=per_token,
+            concurrency=concurrency,
+            tokens_per_event=max(1, round(tokens_per_event)),
+            output_tokens=2 ** int(math.log2(max(2.0, min(output_tokens, longest, 512.0)))),
+        )
 
     @property
     def requests(self) -> int:
@@ -68,6 +95,11 @@ def drive_mock(
     rows = {row["line"]: row for row in pq.read_table(pair / "requests.parquet").to_pylist()}
     truth = {entry["line"]: entry for entry in map(orjson.loads, (folder / "sends.jsonl").read_bytes().splitlines())}
     return [([rows[line] for line in own], [truth[line] for line in own if line in truth]) for own in lines]
+
+
+def _preferred(value: float) -> float:
+    """The next lower of 24 values a decade."""
+    return float(f"{10 ** (math.floor(24 * math.log10(value) + 1e-9) / 24):.3g}")
 
 
 @contextmanager

@@ -190,11 +190,8 @@ async def measure_shape(target: Target, concurrency: int) -> Shape:
         block.append(tokens / len(events))
         ttft.append(events[0] / 1e6)
         per_token.append((events[-1] - events[0]) / 1e6 / (len(events) - 1) / block[-1])
-    return Shape(
-        ttft_ms=max(median(ttft), 0.1),
-        tpot_ms=max(median(per_token), 0.01),
-        concurrency=concurrency,
-        tokens_per_event=max(1, round(median(block))),
+    return Shape.imitating(
+        ttft_ms=median(ttft), tpot_ms=median(per_token), concurrency=concurrency, tokens_per_event=median(block)
     )
 
 

@@ -76,18 +76,25 @@ def _fold(answer: Answer, value: str, stamp: int) -> None:
         return
     if event.get("error"):
         answer.error = answer.error or f"error event: {orjson.dumps(event['error'])[:200].decode('utf-8', 'replace')}"
-    usage = _usage(event.get("usage"))
-    answer.usage |= usage
-    choices = _list(event.get("choices"))
-    if choices and isinstance(choices[0], dict):
-        _fold_choice(answer, choices[0], stamp, usage.get("completion_tokens"))
+    counted = None
+    if event.get("usage") is not None:
+        usage = _usage(event["usage"])
+        answer.usage |= usage
+        counted = usage.get("completion_tokens")
+    choices = event.get("choices")
+    if isinstance(choices, list) and choices and isinstance(choices[0], dict):
+        _fold_choice(answer, choices[0], stamp, counted)
 
 
 def _fold_choice(answer: Answer, choice: dict[str, Any], stamp: int, usage: int | None) -> None:
     delta = choice.get("delta")
     delta = delta if isinstance(delta, dict) else {}
-    text = _text(delta.get("content")) or _text(choice.get("text")) or _tool_text(delta.get("tool_calls"))
-    reasoning = _text(delta.get("reasoning_content")) or _text(delta.get("reasoning"))
+    text = _text(delta.get("content")) or _text(choice.get("text"))
+    if not text and "tool_calls" in delta:
+        text = _tool_text(delta["tool_calls"])
+    reasoning = ""
+    if len(delta) > 1 or not text:  # most events are one piece of text: worth a shortcut at a million events
+        reasoning = _text(delta.get("reasoning_content")) or _text(delta.get("reasoning"))
     ids, logprobs = _tokens(choice)
     if text or reasoning or ids:
         answer.text.append(text)
@@ -106,7 +113,8 @@ def _tokens(choice: dict[str, Any]) -> tuple[list[int] | None, list[float]]:
     """Token ids and claimed logprobs of one event: vLLM's token_ids, or ids inside llama.cpp's logprobs."""
     ids = [token for token in _list(choice.get("token_ids")) if isinstance(token, int) and 0 <= token < 2**31]
     block = choice.get("logprobs")
-    block = block if isinstance(block, dict) else {}
+    if not isinstance(block, dict):
+        return (ids or None), []
     entries = [entry for entry in _list(block.get("content")) if isinstance(entry, dict)]
     legacy = [value for value in _list(block.get("token_logprobs")) if isinstance(value, int | float)]
     logprobs = [entry["logprob"] for entry in entries if isinstance(entry.get("logprob"), int | float)] or legacy

