@@ -61,7 +61,8 @@ def check_up(asked: Request, progress: Progress) -> Checkup:
         )
         for name, url in asked.urls.items()
     )
-    biases, said = (), ("The client was not calibrated.",)
+    biases: tuple[Bias, ...] = ()
+    said: tuple[str, ...] = ("The client was not calibrated.",)
     if folder is not None:
         biases = _biases(asked, folder, diagnoses, progress)
     elif asked.concurrencies:

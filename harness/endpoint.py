@@ -18,8 +18,8 @@ import orjson
 
 from harness import processes
 from harness.errors import InvalidRun
-from harness.measurement import Role
-from harness.plan import Endpoint, Plan
+from harness.measurement import Arm
+from harness.plan import Endpoint, TrafficPlan
 from harness.run_store import write_json
 
 _BODY_LIMIT = 1 << 20
@@ -28,10 +28,10 @@ _BODY_LIMIT = 1 << 20
 class Engines:
     """The engines of one run: each started on first need, kept up or not as the plan says, ended together."""
 
-    def __init__(self, plan: Plan, folder: Path) -> None:
+    def __init__(self, plan: TrafficPlan, folder: Path) -> None:
         self._plan, self._folder = plan, folder
         self._kept = ExitStack()
-        self._up: set[Role] = set()
+        self._up: set[Arm] = set()
 
     def __enter__(self) -> Engines:
         return self
@@ -40,7 +40,7 @@ class Engines:
         self._kept.close()
         self._up.clear()
 
-    def serving(self, role: Role) -> AbstractContextManager[Any]:
+    def serving(self, role: Arm) -> AbstractContextManager[Any]:
         """A context in which the role's endpoint answers. Writes its fingerprint to `<role>.json` in the folder."""
         if self._plan.engines == "one-at-a-time":
             return self._start(role)
@@ -50,19 +50,19 @@ class Engines:
         return nullcontext()
 
     @contextmanager
-    def _start(self, role: Role) -> Iterator[None]:
+    def _start(self, role: Arm) -> Iterator[None]:
         with serving(self._plan, role, self._folder / f"{role}.log") as identity:
             write_json(self._folder / f"{role}.json", identity)
             yield
 
 
 @contextmanager
-def serving(plan: Plan, role: Role, log: Path) -> Iterator[dict[str, Any]]:
+def serving(plan: TrafficPlan, role: Arm, log: Path) -> Iterator[dict[str, Any]]:
     """Launch the role's engine if the plan says how, wait until it answers, yield its fingerprint, end it.
 
     Raises InvalidRun when it does not become ready, refuses the key, or does not serve the model.
     """
-    endpoint: Endpoint = getattr(plan.endpoints, role)
+    endpoint = plan.endpoint(role)
     engine = _launch(endpoint, role, log) if endpoint.launch else None
     try:
         _wait_until_ready(endpoint, role, engine)
@@ -72,9 +72,9 @@ def serving(plan: Plan, role: Role, log: Path) -> Iterator[dict[str, Any]]:
             engine.stop()
 
 
-def fingerprint(plan: Plan, role: Role) -> dict[str, Any]:
+def fingerprint(plan: TrafficPlan, role: Arm) -> dict[str, Any]:
     """Ask every replica for its models and one token; return what identifies the engine."""
-    endpoint: Endpoint = getattr(plan.endpoints, role)
+    endpoint = plan.endpoint(role)
     found: dict[str, Any] = {"role": role, "urls": list(endpoint.all_urls), "launch": endpoint.launch, "replicas": []}
     for url in endpoint.all_urls:
         models = _check_model(plan, role, url)
@@ -91,7 +91,7 @@ def fingerprint(plan: Plan, role: Role) -> dict[str, Any]:
     return found
 
 
-def _launch(endpoint: Endpoint, role: Role, log: Path) -> processes.OwnedProcess:
+def _launch(endpoint: Endpoint, role: Arm, log: Path) -> processes.OwnedProcess:
     parts = urlsplit(endpoint.all_urls[0])
     with socket.socket() as probe:
         probe.settimeout(1)
@@ -103,7 +103,7 @@ def _launch(endpoint: Endpoint, role: Role, log: Path) -> processes.OwnedProcess
     return processes.start(endpoint.launch or "", log=log)
 
 
-def _wait_until_ready(endpoint: Endpoint, role: Role, engine: processes.OwnedProcess | None) -> None:
+def _wait_until_ready(endpoint: Endpoint, role: Arm, engine: processes.OwnedProcess | None) -> None:
     # Without a launch command the server must be up already; a few seconds cover a restart.
     deadline = time.monotonic() + (endpoint.ready_timeout_s if engine else 3)
     waiting = set(endpoint.all_urls)
@@ -138,12 +138,10 @@ def _wait_until_ready(endpoint: Endpoint, role: Role, engine: processes.OwnedPro
         time.sleep(0.2)
 
 
-def _check_model(plan: Plan, role: Role, url: str) -> list[dict[str, Any]]:
+def _check_model(plan: TrafficPlan, role: Arm, url: str) -> list[dict[str, Any]]:
     wanted = plan.served_model(role)
     try:
-        models = [
-            m for m in _get(getattr(plan.endpoints, role), url + "/v1/models").get("data", []) if isinstance(m, dict)
-        ]
+        models = [m for m in _get(plan.endpoint(role), url + "/v1/models").get("data", []) if isinstance(m, dict)]
     except (OSError, orjson.JSONDecodeError, AttributeError):
         return []
     names = [str(model.get("id"))[:200] for model in models]
@@ -157,8 +155,8 @@ def _check_model(plan: Plan, role: Role, url: str) -> list[dict[str, Any]]:
     return [{key: model[key] for key in kept if key in model} for model in models[:20]]
 
 
-def _one_token(plan: Plan, role: Role, url: str) -> tuple[dict[str, Any], dict[str, str]]:
-    endpoint: Endpoint = getattr(plan.endpoints, role)
+def _one_token(plan: TrafficPlan, role: Arm, url: str) -> tuple[dict[str, Any], dict[str, str]]:
+    endpoint = plan.endpoint(role)
     text = "Name one colour."
     body: dict[str, Any] = {"model": plan.served_model(role), "max_tokens": 1, "temperature": 0, **plan.extra_inputs}
     if endpoint.api == "chat":
@@ -194,7 +192,7 @@ def _auth(endpoint: Endpoint) -> dict[str, str]:
     return {"Authorization": f"Bearer {os.environ[endpoint.api_key_env]}"} if endpoint.api_key_env else {}
 
 
-def _key_sentence(endpoint: Endpoint, role: Role, code: int) -> str:
+def _key_sentence(endpoint: Endpoint, role: Arm, code: int) -> str:
     if endpoint.api_key_env:
         return f"endpoints.{role}: the server refused the key in ${endpoint.api_key_env} (HTTP {code})."
     return (

@@ -18,8 +18,8 @@ import orjson
 from pydantic import Field
 
 from harness.errors import InvalidRun
-from harness.measurement import Role, VisitMeasurement
-from harness.plan import Endpoint, Plan
+from harness.measurement import Arm, VisitMeasurement
+from harness.plan import TrafficPlan
 from harness.run_store import read_json
 from harness.verdict import Record
 from harness.workload import phase_name
@@ -39,25 +39,25 @@ class Watched(Record):
     memory_apart: bool = Field(description="no other engine of the run can hold memory on them")
 
 
-def watched(plan: Plan, role: Role) -> Watched | None:
+def watched(plan: TrafficPlan, arm: Arm) -> Watched | None:
     """What telemetry can tell of this arm; None for an endpoint without GPUs or on another machine."""
-    endpoint: Endpoint = getattr(plan.endpoints, role)
+    endpoint = plan.endpoint(arm)
     if not endpoint.gpus or not all(urlsplit(url).hostname in _LOCAL for url in endpoint.all_urls):
         return None
     return Watched(gpus=endpoint.gpus, gpu_ids=endpoint.gpu_ids, memory_apart=_memory_apart(plan))
 
 
-def measures_memory(plan: Plan) -> bool:
+def measures_memory(plan: TrafficPlan) -> bool:
     """True when each arm's peak memory can be told from the other's."""
-    return _memory_apart(plan) and all(watched(plan, role) for role in ("baseline", "candidate"))
+    return _memory_apart(plan) and all(watched(plan, arm) for arm in plan.arms)
 
 
-def _memory_apart(plan: Plan) -> bool:
-    arms = (plan.endpoints.baseline, plan.endpoints.candidate)
-    if plan.engines == "one-at-a-time" and all(arm.launch for arm in arms):
+def _memory_apart(plan: TrafficPlan) -> bool:
+    endpoints = [plan.endpoint(arm) for arm in plan.arms]
+    if plan.engines == "one-at-a-time" and all(endpoint.launch for endpoint in endpoints):
         return True
-    ids = [set(arm.gpu_ids) for arm in arms]
-    return bool(ids[0] and ids[1]) and not ids[0] & ids[1]
+    ids = [set(endpoint.gpu_ids) for endpoint in endpoints]
+    return all(ids) and len(set().union(*ids)) == sum(map(len, ids))
 
 
 def with_gpu_signals(measurement: VisitMeasurement, aiperf: Path, about: Watched | None) -> VisitMeasurement:

@@ -16,6 +16,7 @@ from harness.verdict import Finite, Record
 Values = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 Role = Literal["baseline", "candidate"]
+Arm = str  # a role, or in a sweep the name of an endpoint; also its folder in a pair
 
 
 class Distribution(Record):
@@ -63,7 +64,7 @@ class VisitMeasurement(Record):
 
     schema_version: Literal[1] = 1
     pair: int
-    role: Role
+    role: Arm = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$")
     slot: int = Field(description="position of the visit in the run's order, from 0")
     cells: dict[str, CellMeasurement]
 
@@ -76,7 +77,7 @@ class Slo(Record):
     request_latency_ms: Finite | None = None
 
 
-def measure_visit(requests: pa.Table, *, pair: int, role: Role, slot: int, slos: Mapping[str, Slo]) -> VisitMeasurement:
+def measure_visit(requests: pa.Table, *, pair: int, role: Arm, slot: int, slos: Mapping[str, Slo]) -> VisitMeasurement:
     """Measure every cell of one visit from its request rows; `slos` by cell name, for goodput."""
     table = requests.filter(pc.not_equal(requests["kind"], "warmup"))
     cells = {

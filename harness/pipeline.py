@@ -22,10 +22,10 @@ from harness.endpoint import Engines
 from harness.errors import ExitCode, InvalidRun, UsageError
 from harness.gpu_telemetry import Watched, with_gpu_signals
 from harness.judge import all_criteria, check_criteria, judge, spent
-from harness.measurement import Role, Slo, measure_visit
+from harness.measurement import Arm, Slo, measure_visit
 from harness.noise_store import NOISE, fitting_noise
 from harness.note import NOTE, write_note
-from harness.plan import Plan, check_files, dump_plan, make_plan
+from harness.plan import Plan, TrafficPlan, check_files, dump_plan, make_plan
 from harness.power import wants_more_pairs
 from harness.progress import Progress
 from harness.raw_export import write_requests
@@ -36,8 +36,6 @@ from harness.task_stream import check_tasks, per_pair, planned_items, task_sourc
 from harness.traffic import Visit, check_aiperf, run_visit
 from harness.verdict import Verdict
 from harness.workload import Cell, make_cells, plan_pair, write_pair
-
-ROLES: tuple[Role, Role] = ("baseline", "candidate")
 
 
 def gate(plan: Plan, store: RunStore, progress: Progress) -> Verdict:
@@ -89,13 +87,13 @@ def check(plan: Plan) -> tuple[Cell, ...]:
     cells = make_cells(plan)
     check_criteria(plan, cells)
     check_tasks(plan, cells)
-    _read_tokenizer((plan.tokenizer_path or Path()) / "tokenizer.json")
+    read_tokenizer((plan.tokenizer_path or Path()) / "tokenizer.json")
     if plan.reference and plan.reference.path and not find_spec("torch"):
         raise InvalidRun("Scoring under a local reference needs torch; run: pip install 'enginegate[reference]'")
     return cells
 
 
-def prepare(plan: Plan, store: RunStore) -> None:
+def prepare(plan: TrafficPlan, store: RunStore) -> None:
     """Write the resolved plan, the environment, the tokenizer that counts and the noise of an A/A run that fits.
 
     A resumed run keeps its own.
@@ -108,7 +106,7 @@ def prepare(plan: Plan, store: RunStore) -> None:
         write_json(environment_file, environment.describe())
         write_bytes(tokenizer_file, ((plan.tokenizer_path or Path()) / "tokenizer.json").read_bytes())
         written = [plan_file, environment_file, tokenizer_file]
-        if known := fitting_noise(plan, make_cells(plan), store.root.parent):
+        if isinstance(plan, Plan) and (known := fitting_noise(plan, make_cells(plan), store.root.parent)):
             write_json(store.root / NOISE, known)
             written.append(store.root / NOISE)
         store.record("prepare", written)
@@ -120,19 +118,19 @@ def prepare_tasks(plan: Plan, cells: Sequence[Cell], store: RunStore, progress: 
         store.record("tasks", write_tasks(plan, cells, store.root, progress))
 
 
-def make_workload(plan: Plan, cells: Sequence[Cell], pair: int, store: RunStore, progress: Progress) -> None:
+def make_workload(plan: TrafficPlan, cells: Sequence[Cell], pair: int, store: RunStore, progress: Progress) -> None:
     """Write what both arms of one pair will be sent."""
     step = f"workload/{pair:02d}"
     if not store.finished(step):
-        progress(f"pair {pair} of {plan.pairs[-1]}: writing requests")
+        progress(f"pair {pair} of {plan.most_pairs}: writing requests")
         tokenizer = _tokenizer(store)
-        sources = [task_source(plan, cells, pair, store.root)] if plan.tasks else []
+        sources = [task_source(plan, cells, pair, store.root)] if isinstance(plan, Plan) and plan.tasks else []
         folder = _pair_folder(store, pair)
         store.record(step, write_pair(plan, cells, pair, folder, lambda text: len(tokenizer.encode(text).ids), sources))
 
 
 def drive_pair(
-    plan: Plan, cells: Sequence[Cell], pair: int, store: RunStore, engines: Engines, progress: Progress
+    plan: TrafficPlan, cells: Sequence[Cell], pair: int, store: RunStore, engines: Engines, progress: Progress
 ) -> None:
     """Send one pair to both arms, adjacent in time, in the order drawn for it."""
     folder = _pair_folder(store, pair)
@@ -141,8 +139,8 @@ def drive_pair(
         step = f"visit/{pair:02d}/{role}"
         if store.finished(step):
             continue
-        visit = _visit(plan, cells, pair, role, 2 * (pair - 1) + position, folder)
-        name = f"pair {pair} of {plan.pairs[-1]}, {role}"
+        visit = _visit(plan, cells, pair, role, len(order) * (pair - 1) + position, folder)
+        name = f"pair {pair} of {plan.most_pairs}, {role}"
         progress(f"{name}: waiting for the engine")
         with engines.serving(role):
             began = time.monotonic()
@@ -153,13 +151,13 @@ def drive_pair(
             store.record(step, run_visit(visit, advanced))
 
 
-def measure_pair(plan: Plan, cells: Sequence[Cell], pair: int, store: RunStore, progress: Progress) -> None:
+def measure_pair(plan: TrafficPlan, cells: Sequence[Cell], pair: int, store: RunStore, progress: Progress) -> None:
     """Read both arms' raw exports into request rows and distributions."""
-    for role in ROLES:
+    for role in plan.arms:
         step, folder = f"measure/{pair:02d}/{role}", _pair_folder(store, pair) / role
         if store.finished(step):
             continue
-        progress(f"pair {pair} of {plan.pairs[-1]}, {role}: reading AIPerf's export")
+        progress(f"pair {pair} of {plan.most_pairs}, {role}: reading AIPerf's export")
         store.record(step, measure(store, cells, folder, folder))
 
 
@@ -259,7 +257,7 @@ def _slo(slo: Any) -> Slo:
     return Slo(ttft_ms=slo.ttft_ms, tpot_ms=slo.tpot_ms)
 
 
-def _visit(plan: Plan, cells: Sequence[Cell], pair: int, role: Role, slot: int, folder: Path) -> Visit:
+def _visit(plan: TrafficPlan, cells: Sequence[Cell], pair: int, role: Arm, slot: int, folder: Path) -> Visit:
     warmup_lines, ordered = plan_pair(cells, read_json(folder / "pair.json"))
     return Visit(plan, role, pair, slot, ordered, warmup_lines, folder / role)
 
@@ -269,10 +267,11 @@ def _pair_folder(store: RunStore, pair: int) -> Path:
 
 
 def _tokenizer(store: RunStore) -> Tokenizer:
-    return _read_tokenizer(store.root / "tokenizer.json")
+    return read_tokenizer(store.root / "tokenizer.json")
 
 
-def _read_tokenizer(path: Path) -> Tokenizer:
+def read_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer in a file; UsageError when it is none."""
     try:
         return Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises nothing narrower

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from harness import pipeline
-from harness.errors import ExitCode, InvalidRun
+from harness.errors import ExitCode, InvalidRun, UsageError
 from harness.judge import judge
 from harness.progress import Progress
 from harness.run_store import MANIFEST, RunStore, read_json
@@ -60,6 +60,8 @@ def recheck_run(root: Path, progress: Progress) -> Recheck:
     Raises InvalidRun when the run never finished: without a manifest there is nothing to trust.
     """
     store = RunStore.open(root)
+    if not (root / "verdict.json").is_file() and (root / "sweep.json").is_file():
+        raise UsageError(f"{root} is a sweep: it has no verdict to derive again. Its files' hashes are in {MANIFEST}.")
     if not (root / MANIFEST).is_file():
         raise InvalidRun(
             f"{root} has no manifest: the run was never finished. Go on with it: gate --run-dir {root} --resume"

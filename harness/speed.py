@@ -22,7 +22,7 @@ SERVED_SHARE = 0.999  # of the asked requests; with fewer than 1,000 in a cell: 
 TPOT_COVER = 0.9  # candidate's answers with a TPOT, as a share of the baseline's
 VALUE_UNITS = {"goodput": "req/s", "request_throughput": "req/s", "peak_memory": "MiB"}
 
-Visits = Mapping[tuple[int, Role], VisitMeasurement]
+Visits = Mapping[tuple[int, str], VisitMeasurement]
 Blocked = Mapping[str | None, str]
 
 

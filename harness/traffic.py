@@ -20,8 +20,8 @@ from harness import processes
 from harness.endpoint import log_tail
 from harness.errors import InvalidRun
 from harness.gpu_telemetry import watched
-from harness.measurement import Role
-from harness.plan import Endpoint, Plan
+from harness.measurement import Arm
+from harness.plan import Endpoint, TrafficPlan
 from harness.run_store import write_bytes, write_json
 from harness.workload import WARMUP, Cell, bodies, phase_name
 
@@ -35,8 +35,8 @@ DROPPED_ENVIRONMENT = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 class Visit:
     """One AIPerf process against one endpoint: warm-up first, then every cell as a phase."""
 
-    plan: Plan
-    role: Role
+    plan: TrafficPlan
+    role: Arm
     pair: int
     slot: int
     cells: Sequence[Cell]  # in the order they are driven
@@ -46,8 +46,7 @@ class Visit:
     @property
     def endpoint(self) -> Endpoint:
         """The endpoint that is visited."""
-        endpoint: Endpoint = getattr(self.plan.endpoints, self.role)
-        return endpoint
+        return self.plan.endpoint(self.role)
 
     @property
     def requests(self) -> int:
@@ -171,7 +170,7 @@ def _dataset(visit: Visit) -> str:
     shared = visit.folder.parent / "requests.jsonl"
     if (
         visit.plan.served_model(visit.role) == visit.plan.model
-        and visit.endpoint.api == visit.plan.endpoints.baseline.api
+        and visit.endpoint.api == visit.plan.endpoint(visit.plan.arms[0]).api
     ):
         return os.path.relpath(shared, visit.folder)
     rows = pq.read_table(visit.folder.parent / "workload.parquet").to_pylist()

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness.errors import UsageError
-from harness.plan import Plan, ProfileUse
+from harness.plan import ProfileUse, TrafficPlan
 from harness.run_store import write_bytes, write_json
 from traffic_profiles.profile import ProfileError, TrafficProfile, load_profile
 from traffic_profiles.requests import RequestSpec, make_requests
@@ -89,7 +89,7 @@ def phase_name(cell: str) -> str:
     return cell.replace("/", "--")
 
 
-def make_cells(plan: Plan) -> tuple[Cell, ...]:
+def make_cells(plan: TrafficPlan) -> tuple[Cell, ...]:
     """Every cell of the plan in plan order; UsageError for an unknown or unfit profile."""
     cells: list[Cell] = []
     for use in plan.profiles:
@@ -106,7 +106,7 @@ def make_cells(plan: Plan) -> tuple[Cell, ...]:
 
 
 def write_pair(
-    plan: Plan,
+    plan: TrafficPlan,
     cells: Sequence[Cell],
     pair: int,
     folder: Path,
@@ -162,20 +162,20 @@ def plan_pair(cells: Sequence[Cell], pair: dict[str, Any]) -> tuple[int, list[Ce
     return entries[0]["first_line"], [replace(by_name[e["cell"]], request_count=e["lines"]) for e in entries]
 
 
-def arm_order(plan: Plan, pair: int) -> tuple[str, str]:
+def arm_order(plan: TrafficPlan, pair: int) -> tuple[str, ...]:
     """ABBA in a random orientation drawn from the seed: pairs 1 and 2 mirror each other, so linear drift cancels."""
     block, second = divmod(pair - 1, 2)
     flipped = random.Random(seed_for(plan, block, "orientation")).random() < 0.5
-    return ("candidate", "baseline") if flipped != bool(second) else ("baseline", "candidate")
+    return plan.arms[::-1] if flipped != bool(second) else plan.arms
 
 
-def seed_for(plan: Plan, pair: int, purpose: str) -> int:
+def seed_for(plan: TrafficPlan, pair: int, purpose: str) -> int:
     """A 63-bit seed for one purpose, independent of every other and stable across Python versions."""
     digest = hashlib.sha256(f"enginegate/{plan.seed}/{pair}/{purpose}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 
 
-def request_body(plan: Plan, row: dict[str, Any], model: str, api: str) -> dict[str, Any]:
+def request_body(plan: TrafficPlan, row: dict[str, Any], model: str, api: str) -> dict[str, Any]:
     """The OpenAI request for one workload row: standard fields only, nothing that tells load from graded items."""
     prompt = orjson.loads(row["messages"])
     body: dict[str, Any] = {"model": model}
@@ -235,20 +235,20 @@ def _row(line: int, cell: str, profile: str, kind: str, spec: RequestSpec) -> di
     }
 
 
-def bodies(plan: Plan, rows: list[dict[str, Any]], model: str, api: str) -> bytes:
+def bodies(plan: TrafficPlan, rows: list[dict[str, Any]], model: str, api: str) -> bytes:
     """requests.jsonl for one served model name and API, one body a line in send order."""
     return b"".join(orjson.dumps(request_body(plan, row, model, api)) + b"\n" for row in rows)
 
 
 def _write(
-    plan: Plan, folder: Path, pair: int, rows: list[dict[str, Any]], entries: list[dict[str, Any]]
+    plan: TrafficPlan, folder: Path, pair: int, rows: list[dict[str, Any]], entries: list[dict[str, Any]]
 ) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / "workload.parquet", folder / "requests.jsonl", folder / "pair.json"]
     sink = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), sink)
     write_bytes(paths[0], sink.getvalue().to_pybytes())
-    write_bytes(paths[1], bodies(plan, rows, plan.model, plan.endpoints.baseline.api))
+    write_bytes(paths[1], bodies(plan, rows, plan.model, plan.endpoint(plan.arms[0]).api))
     order = list(arm_order(plan, pair))
     write_json(paths[2], {"pair": pair, "seed": plan.seed, "order": order, "cells": entries})
     return paths

@@ -12,7 +12,7 @@ from reports.divergence import read_scored
 from reports.pair_series import PairSeries
 from reports.run_data import Run, read_run
 from reports.sections import Section, sections
-from reports.svg import as_png
+from reports.svg import Chart, as_png, as_svg_file
 from reports.table import Column, Item, Table
 from reports.tables import cells_table
 
@@ -33,16 +33,25 @@ def write_csv(run_dirs: Sequence[Path], out: Path) -> list[Path]:
     return written
 
 
-def write_png(run_dirs: Sequence[Path], out: Path) -> list[Path]:
-    """Write every chart of the report as `out/<chart>.png`; return the files."""
-    out.mkdir(parents=True, exist_ok=True)
-    written = []
-    made = _sections([read_run(run_dir) for run_dir in run_dirs])
-    for chart in (chart for section in made for chart in section.charts if chart.only != "phone"):
-        path = out / f"{chart.name}.png"
-        path.write_bytes(as_png(chart))
-        written.append(path)
-    return written
+def write_png(run_dirs: Sequence[Path], out: Path, section: str = "") -> list[Path]:
+    """Write every chart of the report (or of one section of it) as `out/<chart>.png`; return the files."""
+    return [_write(out / f"{chart.name}.png", as_png(chart)) for chart in _charts(run_dirs, section)]
+
+
+def write_svg(run_dirs: Sequence[Path], out: Path, section: str = "") -> list[Path]:
+    """Write every chart of the report (or of one section of it) as `out/<chart>.svg`; return the files."""
+    return [_write(out / f"{chart.name}.svg", as_svg_file(chart).encode()) for chart in _charts(run_dirs, section)]
+
+
+def _charts(run_dirs: Sequence[Path], section: str) -> Iterator[Chart]:
+    for one in _sections([read_run(run_dir) for run_dir in run_dirs]):
+        yield from (chart for chart in one.charts if chart.only != "phone" and section in ("", one.name))
+
+
+def _write(path: Path, data: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
 
 
 def run_tables(run: Run) -> Iterator[Table]:

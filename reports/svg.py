@@ -126,6 +126,15 @@ def as_png(chart: Chart, dpi: int = 160) -> bytes:
     return buffer.getvalue()
 
 
+def as_svg_file(chart: Chart) -> str:
+    """The chart as an SVG of its own, on white, for slides and documents."""
+    with _settings(chart.name):
+        buffer = io.StringIO()
+        # No date: the same run gives the same bytes.
+        chart.draw(PAPER).figure.savefig(buffer, format="svg", facecolor="#ffffff", metadata={"Date": None})
+    return buffer.getvalue()
+
+
 def _settings(salt: str) -> AbstractContextManager[None]:
     import matplotlib as mpl
 

@@ -1,17 +1,20 @@
-"""`enginegate doctor`: commands that measure and pass no verdict."""
+"""`enginegate doctor` and `enginegate sweep`: commands that measure and pass no verdict."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli.console import progress_bar, sentences
+from harness.cli.console import RUNS, progress_bar, sentences
 from harness.errors import UsageError
 
 if TYPE_CHECKING:
     from harness.checkup import Checkup
+    from harness.sweep_plan import SweepPlan
+    from harness.sweep_results import Row
 
 
 @click.command()
@@ -68,6 +71,83 @@ def doctor(endpoints: tuple[str, ...], *, no_calibration: bool, as_json: bool, *
         click.echo(found.model_dump_json(indent=2))
         return
     _print(found)
+
+
+@click.command()
+@click.argument("plan", type=click.Path(path_type=Path), required=False)
+@click.option("--endpoint", "endpoints", multiple=True, metavar="NAME=URL", help="Server to drive; repeatable.")
+@click.option("--model", "-m", help="Model name that the endpoints serve.")
+@click.option("--tokenizer", type=click.Path(path_type=Path), help="Folder with tokenizer.json of the model.")
+@click.option("--profile", "profiles", multiple=True, help="Traffic profile; repeatable (default: sweep).")
+@click.option("--concurrency", help="1,2,4..256 or 1..256x2 (default: the profile's own).")
+@click.option("--request-rate", help="Requests per second, e.g. 0.5,1,2, for profiles in open loop.")
+@click.option("--request-count", type=click.IntRange(min=1), help="Requests a cell (default: the profile's own rule).")
+@click.option("--tier", type=click.Choice(("smoke", "gate", "nightly")), help="Size of the profiles (default: gate).")
+@click.option("--rounds", type=click.IntRange(1, 100), help="Repeat the whole sweep, with fresh prompts (default: 1).")
+@click.option("--seed", type=int, help="Seed of every prompt and every order.")
+@click.option("--api", type=click.Choice(("chat", "completions")), help="Which of the two APIs (default: chat).")
+@click.option("--api-key-env", metavar="VARIABLE", help="Environment variable that holds the key.")
+@click.option(
+    "--launch", multiple=True, metavar="NAME=COMMAND", help="Start that endpoint by this command and end it after."
+)
+@click.option("--run-dir", type=click.Path(path_type=Path), help="Run directory (default: runs/sweep-<time>).")
+@click.option("--resume", is_flag=True, help="Go on with the sweep in --run-dir; only the step in flight is repeated.")
+@click.option("--dry-run", is_flag=True, help="Print cells, requests, tokens and expected time; start nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON instead of the table.")
+@sentences
+def sweep(plan: Path | None, run_dir: Path | None, *, resume: bool, dry_run: bool, as_json: bool, **flags: Any) -> None:
+    """Measure endpoints over a range of loads: table, throughput against interactivity, latency curves.
+
+    PLAN is a YAML file with the same keys as the flags (docs/sweep.md). Speed only: whether the answers are right is
+    for `enginegate gate`.
+    """
+    import orjson
+
+    from harness import sweep as sweeping
+    from harness.run_store import RunStore
+
+    if resume and run_dir is None:
+        raise UsageError("--resume needs --run-dir: the sweep to go on with.")
+    root = run_dir or RUNS / time.strftime("sweep-%Y%m%d-%H%M%S")
+    resolved = sweeping.stored_sweep(root) if resume else _sweep_plan(plan, flags)
+    with progress_bar() as progress:
+        if dry_run:
+            told = sweeping.dry_run(resolved, progress)
+        else:
+            sweeping.check(resolved)  # before the directory is made: a refused sweep leaves nothing behind
+            store = RunStore.open(root) if resume else RunStore.create(root)
+            rows = sweeping.sweep(resolved, store, progress)
+    if dry_run:
+        click.echo(told)
+    elif as_json:
+        click.echo(orjson.dumps([row.model_dump() for row in rows], option=orjson.OPT_INDENT_2).decode())
+    else:
+        _print_sweep(rows, root)
+
+
+def _sweep_plan(path: Path | None, flags: dict[str, Any]) -> SweepPlan:
+    from harness.sweep_plan import check_sweep, load_sweep, make_sweep, sweep_data
+
+    data = sweep_data(flags)
+    if path is not None:
+        return load_sweep(path, data)
+    for key, flag in (("endpoints", "--endpoint NAME=URL"), ("model", "--model"), ("tokenizer", "--tokenizer DIR")):
+        if key not in data:
+            raise UsageError(f"{flag} is missing; give it, or a PLAN file that says it.")
+    data.setdefault("profiles", ["sweep"])
+    return check_sweep(make_sweep(data, source="command line", folder=Path.cwd()))
+
+
+def _print_sweep(rows: tuple[Row, ...], root: Path) -> None:
+    from rich.console import Console
+
+    from harness.sweep_results import results_table
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=140)
+    console.print(results_table(rows))
+    click.echo(f"Report: {root / 'report.html'}; the same as data: sweep.csv, sweep.json, charts/", err=True)
 
 
 def _print(found: Checkup) -> None:
