@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 import yaml
 
+from harness.criteria import load_policy
 from harness.plan import make_plan
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.yaml")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted([*EXAMPLES.glob("*.yaml"), *EXAMPLES.glob("gpu/*.yaml")]), ids=lambda path: path.name
+)
 def test_every_example_is_a_plan(path: Path) -> None:
     make_plan(yaml.safe_load(path.read_text()), source=path.name, folder=path.parent)
 
@@ -25,3 +28,13 @@ def test_the_acceptance_plans_differ_only_in_their_endpoints() -> None:
     assert one == other
     assert ours["candidate"] == theirs["baseline"]
     assert ours["baseline"] == theirs["candidate"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "left_out"), [("beat-by-20-tasks-3pt", set()), ("decode-by-20-tasks-3pt", {"ttft.p50", "ttft.p95"})]
+)
+def test_the_gpu_plans_policies_are_beat_by_20_but_for_what_they_say(policy: str, left_out: set[str]) -> None:
+    own = {one.name: one for one in load_policy(EXAMPLES / "gpu" / "policy" / f"{policy}.yaml")}
+    builtin = {one.name: one for one in load_policy("beat-by-20")}
+    assert builtin.keys() - own.keys() == left_out
+    assert [name for name in own if own[name].value != builtin[name].value] == ["tasks"]

@@ -24,6 +24,14 @@ done
 for job in "${jobs[@]}"; do wait "$job"; done
 say "unpacked: $*"
 
+# vLLM's first import reads thousands of cold files, which takes longer than everything after it: begin while the other
+# parts are still on their way.
+if [ -e "$VLLM/vllm" ] && [ ! -e "$EG/imported" ]; then
+  touch "$EG/imported"
+  PYTHONPATH=$VLLM VLLM_NO_USAGE_STATS=1 setsid python3 -c 'import vllm.entrypoints.openai.api_server, vllm.v1.engine.core
+import vllm.v1.worker.gpu_worker, vllm.model_executor.models.llama' >"$EG/import.log" 2>&1 </dev/null &
+fi
+
 if [ -e "$EG/gguf/model.gguf.xz.0" ] && [ -e "$EG/gguf/model.gguf.xz.1" ] && [ ! -e "$MODELS/made" ]; then
   [ -e "$CLIENT/bin/aiperf" ] || { say "the client part is missing: no model folder yet"; exit 0; }
   cat "$EG/gguf"/model.gguf.xz.[01] | python3 -c 'import lzma, shutil, sys

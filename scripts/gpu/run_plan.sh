@@ -20,6 +20,7 @@ code=$?
 say "$name: exit code $code"
 client_python "$REPO/scripts/gpu/where_time_went.py" "$run" || true
 
+[ -e "$run/summary.md" ] && head -c 4000 "$run/summary.md"
 if [ -e "$run/verdict.json" ]; then
   archive=$collect/$name.tar.xz
   tar -C "$RUNS" -cf - "$name" | xz -T0 -3 >"$archive"
