@@ -5,13 +5,15 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PIP    := $(BIN)/pip --disable-pip-version-check --quiet
 
-.PHONY: help venv demo test check acceptance bench report-check clean
+.PHONY: help venv demo test check acceptance bench tasks-check bench-one-stream report-check clean
 
 help:
 	@echo "make demo        gate three engines on a real small model (honest, fast but wrong, letter a)"
 	@echo "make test        the tests"
 	@echo "make check       ruff, mypy, import-linter"
 	@echo "make acceptance  slow: real vLLM against llama.cpp, kills, recheck"
+	@echo "make tasks-check task items in the stream against plain lm-eval on real vLLM, item by item"
+	@echo "make bench-one-stream  wall time of tasks in the stream against doing it apart"
 	@echo "make bench       speed and memory, each as a ratio from one run"
 
 venv: $(STAMP)
@@ -36,6 +38,15 @@ test: venv
 acceptance: venv
 	scripts/acceptance_vllm.sh
 	$(BIN)/pytest -m acceptance
+
+# The same task items in the timed stream and by plain lm-eval: the grades must agree. Needs vLLM, see acceptance.
+tasks-check: venv
+	scripts/vllm_venv.sh "$${VLLM_VENV:-.venv-vllm}"
+	VLLM_VENV="$${VLLM_VENV:-.venv-vllm}" $(BIN)/python scripts/tasks_check.py
+
+# Task items in the stream against load, lm-eval and a KL pass one after the other.
+bench-one-stream: venv
+	$(BIN)/python benchmarks/one_stream.py
 
 bench: venv
 	$(BIN)/python benchmarks/raw_export.py

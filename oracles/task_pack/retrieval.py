@@ -6,8 +6,8 @@ from oracles.task_pack import Item
 from oracles.task_pack.draw import Draw
 
 DEPTHS = (0.05, 0.25, 0.5, 0.75, 0.95)
-PAIRS = (6, 16, 40, 80)
-SENTENCES = (8, 20, 45, 80)
+PAIRS = (6, 12, 24, 48)
+SENTENCES = (6, 14, 28, 50)
 WORDS = (
     "anchor", "barrel", "candle", "donkey", "engine", "feather", "garden", "hammer", "island", "jacket", "kettle",
     "ladder", "mirror", "needle", "orange", "pepper", "quarry", "ribbon", "saddle", "tunnel", "umbrella", "violin",

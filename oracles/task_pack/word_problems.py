@@ -27,6 +27,10 @@ def arithmetic(draw: Draw, index: int) -> Item:
     return Item(f"{story}\nAnswer with a number.", str(answer), f"template-{level}-{index // 5 // 4}", str(level + 1))
 
 
+# Small models describe a program unless they have seen what is wanted.
+WORKED = "Program:\na = 4\nprint(a + 9)\nOutput: 13\n\nProgram:\nitems = [7, 1, 3]\nprint(min(items))\nOutput: 1"
+
+
 def code_output(draw: Draw, index: int) -> Item:
     """What a Python program of two to five lines prints: a whole number."""
     level = index % 5
@@ -39,5 +43,5 @@ def code_output(draw: Draw, index: int) -> Item:
         (f"values = {values}\nprint(max(values))", max(values)),
         (f"total = {x}\nfor i in range({z}):\n    total = total + {y}\nprint(total)", x + z * y),
     )[level]
-    question = f"What does this Python program print?\n\n{program}\n\nAnswer with the number only."
+    question = f"What does the last Python program print?\n\n{WORKED}\n\nProgram:\n{program}\nOutput:"
     return Item(question, str(answer), f"template-{level}-{index // 5 // 4}", str(level + 1))

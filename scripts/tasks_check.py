@@ -1,0 +1,123 @@
+"""Do the timed stream and plain lm-eval give the same grades?
+
+One gate with the offline pack in chat traffic, vLLM as the baseline; then the same items once more by
+`lm_eval --model local-chat-completions`, one at a time, against the same vLLM.
+
+    .venv/bin/python scripts/tasks_check.py [--items 70] [--run-dir DIR]
+
+The last line is `items=... agree=... numeric=... other=...`. `numeric`: the grades differ and so do the answers, since
+an engine's batches change its arithmetic. `other`: anything else, and the exit code is 1. With --run-dir an interrupted
+check goes on where it stopped. Needs vLLM: $VLLM_VENV, as scripts/vllm_venv.sh makes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from harness import pipeline
+from harness.demo import MODEL_NAME, free_ports, llama_server
+from harness.demo_models import DemoModels, prepare_models
+from harness.endpoint import Engines
+from harness.plan import Plan, check_files, make_plan
+from harness.progress import silent
+from harness.run_store import RunStore
+from oracles.task_pack import families
+
+
+def main() -> int:
+    """Run what is left of the check, compare, say it in one line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--items", type=int, default=70)
+    parser.add_argument("--run-dir", type=Path, default=Path("runs") / time.strftime("tasks-check-%Y%m%d-%H%M%S"))
+    options = parser.parse_args()
+    root = options.run_dir
+    resumed = (root / "plan.yaml").is_file()
+    plan = pipeline.stored_plan(root) if resumed else _plan(prepare_models(silent), options.items)
+    store = RunStore.open(root) if resumed else RunStore.create(root)
+    began = time.monotonic()
+    if not (root / "verdict.json").is_file():
+        verdict = pipeline.gate(plan, store, lambda text, *_: print(text, file=sys.stderr, flush=True))
+        print(verdict.line)
+        print(*(check.reason for check in verdict.checks if check.metric == "tasks"), sep="\n")
+        print(f"gate: {time.monotonic() - began:.0f} s")
+    plain = root.parent / f"{root.name}-lm-eval"
+    if not list(plain.rglob("samples_*.jsonl")):
+        with Engines(plan, plain / "engines") as engines, engines.serving("baseline"):
+            lm_eval(plan, root / "tasks/pack", plain)
+    return compare(root, plain)
+
+
+def lm_eval(plan: Plan, pack: Path, out: Path, role: str = "baseline") -> None:
+    """Plain lm-eval, as anyone would run it: one request at a time, no streaming."""
+    endpoint = getattr(plan.endpoints, role)
+    model = f"model={plan.served_model(role)},base_url={endpoint.all_urls[0]}/v1/chat/completions,num_concurrent=1"
+    command = [sys.executable, "-m", "lm_eval", "--model", "local-chat-completions", "--model_args", model]
+    command += ["--tasks", ",".join(families()), "--include_path", str(pack), "--apply_chat_template"]
+    command += ["--log_samples", "--output_path", str(out)]
+    subprocess.run(command, check=True, env={**os.environ, "HF_HUB_OFFLINE": "1", "OPENAI_API_KEY": "none"})
+
+
+def compare(root: Path, plain: Path) -> int:
+    """Item by item: the grade of the timed answer of the baseline against plain lm-eval's."""
+    theirs: dict[str, dict[str, Any]] = {}
+    for path in plain.rglob("samples_*.jsonl"):
+        task = path.name.removeprefix("samples_").rsplit("_", 1)[0]
+        for line in path.read_text(encoding="utf-8").splitlines():
+            sample = json.loads(line)
+            theirs[f"task/{task}/{sample['doc_id']}"] = sample
+    rows = pq.read_table(root / "oracles/baseline/tasks.parquet").to_pylist()
+    agree = numeric = other = 0
+    for row in rows:
+        sample = theirs.get(row["item"])
+        answer = sample["resps"][0][0] if sample else None
+        if sample and float(sample["exact_match"]) == row["score"]:
+            agree += 1
+        elif sample and answer.strip() != row["text"].strip():
+            numeric += 1
+            print(f"numeric: {row['item']} timed {row['text']!r} ({row['score']:g}) alone {answer!r}")
+        else:
+            other += 1
+            print(f"OTHER: {row['item']} timed {row['text']!r} ({row['score']:g}, {row['fate']}) alone {answer!r}")
+    print(f"items={len(rows)} agree={agree} numeric={numeric} other={other}")
+    return int(other > 0 or not rows)
+
+
+def _plan(models: DemoModels, items: int) -> Plan:
+    vllm_port, llama_port = free_ports(2)
+    vllm = (
+        "HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1 VLLM_CPU_KVCACHE_SPACE=1 OMP_NUM_THREADS=1 "
+        f"exec '{os.environ.get('VLLM_VENV', '.venv-vllm')}/bin/python' -m vllm.entrypoints.openai.api_server "
+        f"--model '{models.reference}' --served-model-name {MODEL_NAME} --dtype bfloat16 --max-model-len 2048 "
+        f"--max-num-seqs 8 --enforce-eager --host 127.0.0.1 --port {vllm_port}"
+    )
+    data = {
+        "model": MODEL_NAME,
+        "reference": {"path": str(models.reference)},
+        "endpoints": {
+            "baseline": {"url": f"http://127.0.0.1:{vllm_port}", "launch": vllm},
+            "candidate": {
+                "url": f"http://127.0.0.1:{llama_port}",
+                "launch": llama_server(models.gguf["Q4_0"], llama_port, threads=1),
+            },
+        },
+        "profiles": [{"name": "chat-steady", "concurrency": [8], "request_count": 8}],
+        "tier": "smoke",
+        "tasks": [{"name": "offline-pack", "limit": items}],
+        "task_share": 0.85,
+        "pairs": [2],
+        "floor_tokens": 256,
+    }
+    return check_files(make_plan(data, source="tasks-check's plan", folder=Path.cwd()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
