@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,32 +17,14 @@ from harness.verdict import Status
 from harness.workload import make_cells, write_pair
 from oracles.task_loading import TaskSpec, load
 from oracles.task_model import quiet
-from oracles.tasks import read_items
+from tests.engines.answer_sheet import AnswerSheet, answers_of
 from tests.engines.dialects import DIALECTS
 from tests.engines.server import Server, serving
-from tests.engines.stream import Engine, Event, Request, Stream, Usage
-from tests.engines.toy import pieces_of, toy_tokenizer
+from tests.engines.stream import Engine, Request
+from tests.engines.toy import toy_tokenizer
 from tests.engines.visit import visit
 
 CONCURRENCY, ITEMS = 8, 140
-
-
-class Weights:
-    """A model that knows every answer of the pack, or gets them wrong; other questions get small talk."""
-
-    def __init__(self, answers: dict[str, str], says: Callable[[str], str]) -> None:
-        self.answers, self.says = answers, says
-
-    async def events(self, request: Request) -> Stream:
-        target = self.answers.get(request.messages[-1]["content"])
-        text = self.says(target) if target is not None else f"Well, that depends on {len(request.prompt)} things."
-        tokenizer = toy_tokenizer()
-        ids = tokenizer.encode(text).ids
-        usage = Usage(len(request.prompt) // 4, len(ids) + 1)
-        yield Event(20.0, role=True)
-        for step, (token, piece) in enumerate(pieces_of(ids, tokenizer)):
-            yield Event(20.0 + 4.0 * step, text=piece, ids=(token,))
-        yield Event(20.0 + 4.0 * len(ids), finish="stop", usage=usage)
 
 
 class GoodWhenAlone(Engine):
@@ -88,10 +68,8 @@ class Run:
         source = task_source(self.plan, cells, 1, root)
         write_pair(self.plan, cells, 1, root / "pairs/01", lambda text: len(text.split()), [source])
         self.rows = pq.read_table(root / "pairs/01/workload.parquet").to_pylist()
-        items = read_items(root / "tasks/items.parquet")
-        answers = {json.loads(item.messages)[-1]["content"]: item.target for item in items}
-        self.good = Weights(answers, lambda target: target)
-        self.bad = Weights(answers, lambda target: "I would say 7.")
+        self.good = AnswerSheet(answers_of(root))
+        self.bad = AnswerSheet(answers_of(root), lambda target: "I would say 7.")
 
     def gate(self, candidate: Engine) -> Judged:
         """Both arms through the real reader and lm-eval's graders; the criterion `tasks >= -1.0pt`."""
