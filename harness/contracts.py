@@ -38,7 +38,19 @@ def contract_notes(results: Sequence[OracleResult]) -> tuple[str, ...]:
             notes.append(f"{where} was not scored: {result.reason}")
         notes += [f"{where}: {f.name} was not scored: {f.sentence}" for f in result.findings if f.status == "unscored"]
         notes += [f"{where}: {note}" for note in result.notes]
+        notes += [_power(result)] if result.arm == "candidate" and any(map(_states_power, result.findings)) else []
     return tuple(dict.fromkeys(notes))
+
+
+def _power(result: OracleResult) -> str:
+    """What this run's size could have found, rarest last."""
+    rates = {f.name: f.detectable_rate or 0.0 for f in result.findings if _states_power(f)}
+    listed = ", ".join(f"{name} {rates[name]:.1%}" for name in sorted(rates, key=lambda n: -rates[n]))
+    return f"Power of {result.oracle}: share of misbehaving requests found with 95 % confidence: {listed}."
+
+
+def _states_power(finding: Finding) -> bool:
+    return finding.status != "unscored" and finding.detectable_rate is not None
 
 
 def _problem(oracle: str, results: Sequence[OracleResult], required: frozenset[str]) -> str | None:
@@ -85,6 +97,7 @@ def _check(name: str, family: Family, status: Status, result: OracleResult, find
         observed=finding.observed,
         required=finding.limit,
         n=finding.n,
+        detectable_rate=finding.detectable_rate,
         evidence=(f"oracles/{folder}/{result.oracle}.json",),
         reason=finding.sentence,
     )

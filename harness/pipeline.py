@@ -17,6 +17,7 @@ import yaml
 from tokenizers import Tokenizer
 
 from harness import environment, processes
+from harness.audits import audit_source
 from harness.budget import check_budget, no_first_look, pays_for
 from harness.endpoint import Engines
 from harness.errors import ExitCode, InvalidRun, UsageError
@@ -124,7 +125,10 @@ def make_workload(plan: TrafficPlan, cells: Sequence[Cell], pair: int, store: Ru
     if not store.finished(step):
         progress(f"pair {pair} of {plan.most_pairs}: writing requests")
         tokenizer = _tokenizer(store)
-        sources = [task_source(plan, cells, pair, store.root)] if isinstance(plan, Plan) and plan.tasks else []
+        sources = []
+        if isinstance(plan, Plan):
+            sources += [audit_source(plan, cells, pair)]
+            sources += [task_source(plan, cells, pair, store.root)] if plan.tasks else []
         folder = _pair_folder(store, pair)
         store.record(step, write_pair(plan, cells, pair, folder, lambda text: len(tokenizer.encode(text).ids), sources))
 

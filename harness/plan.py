@@ -91,6 +91,12 @@ class Plan(TrafficPlan):
     policy: str = "beat-by-20"
     criteria: tuple[str, ...] = ()
     pairs: tuple[Annotated[int, Field(ge=2)], ...] = Field((6, 12), min_length=1, max_length=2)
+    audit_share: float = Field(
+        0.05, ge=0, le=1, description="audit requests mixed into the timed load, as a share of it; 0: no audits"
+    )
+    audit_logprobs: bool = Field(
+        False, description="also ask some requests again with logprobs; both endpoints must take them"
+    )
     floor_tokens: int = Field(2048, ge=0, description="tokens on which the reference's own noise floor is measured")
     aa: bool = Field(False, description="set by gate --aa: the baseline in both arms, judged under no-regression")
     budget_minutes: float | None = Field(

@@ -18,6 +18,7 @@ from harness.roofline import steps_per_s
 from harness.run_store import read_json, write_json
 from harness.task_grading import grade_tasks
 from oracles.answers import Visit, keys_with_ids
+from oracles.audit import judge_audit
 from oracles.endpoint_reference import http_ask, open_endpoint
 from oracles.floor import measure_floor
 from oracles.protocol import check_arm
@@ -42,7 +43,7 @@ def score_arms(plan: Plan, pairs: int, root: Path, progress: Progress) -> list[P
             write_json(out / role / "tokens.json", _without_reference(role))
         if reference is not None:
             _score_tokens(plan, visits, reference, out, progress)
-        _check_protocol(plan, visits, reference, root, progress)
+        _check_conduct(plan, visits, reference, root, progress)
         grade_tasks(plan, pairs, root, progress)
     except OracleError as error:
         raise InvalidRun(str(error)) from None
@@ -87,7 +88,7 @@ def _score_tokens(
         )
 
 
-def _check_protocol(
+def _check_conduct(
     plan: Plan, visits: dict[Role, list[Visit]], reference: Reference | None, root: Path, progress: Progress
 ) -> None:
     out, environment = root / "oracles", root / "environment.json"
@@ -98,16 +99,20 @@ def _check_protocol(
         progress(f"checking the {role}'s conduct")
         scored = out / role / "tokens.parquet"
         prompts = pq.read_table(scored, columns=["pair", "line", "prompt_tokens"]) if scored.is_file() else None
-        result = check_arm(
+        other = requests["baseline"] if role == "candidate" else None
+        protocol = check_arm(
             requests[role],
             workload,
             role,
-            requests["baseline"] if role == "candidate" else requests["candidate"],
+            other,
             prompt_tokens=prompts,
             steps_per_s=steps_per_s(plan, role, gpus),
             decode=_decoder(reference) if reference is not None else None,
         )
-        write_json(out / role / "protocol.json", result)
+        write_json(out / role / "protocol.json", protocol)
+        fresh = plan.connection_reuse == "never"
+        audit = judge_audit(requests[role], workload, role, other, fresh_connections=fresh)
+        write_json(out / role / "audit.json", audit)
 
 
 def _decoder(reference: Reference) -> Callable[[Sequence[Sequence[int]]], list[str]]:

@@ -60,6 +60,9 @@ class Check(Record):
     baseline: Finite | None = Field(default=None, description="median over pairs in the metric's own unit")
     candidate: Finite | None = Field(default=None, description="median over pairs in the metric's own unit")
     value_unit: str = Field(default="", description="unit of baseline and candidate")
+    detectable_rate: Finite | None = Field(
+        default=None, description="honesty: share of misbehaving requests that this run finds with 95 % confidence"
+    )
     evidence: tuple[str, ...] = Field(default=(), description="paths inside the run directory")
     reason: str = Field(description="one sentence with the numbers that decided")
     hint: str = Field(default="", description="where to look next; cites numbers, never prescribes code")

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from harness.errors import UsageError
 from harness.plan import ProfileUse, TrafficPlan
 from harness.run_store import write_bytes, write_json
+from oracles.audit_plan import body_fields
 from traffic_profiles.profile import ProfileError, TrafficProfile, load_profile
 from traffic_profiles.requests import RequestSpec, make_requests
 
@@ -190,6 +191,8 @@ def request_body(plan: TrafficPlan, row: dict[str, Any], model: str, api: str) -
         body["stop"] = row["stop"]
     if row["fixed_length"]:
         body |= {"ignore_eos": True, "min_tokens": row["max_tokens"]}
+    if row["kind"] == "audit":
+        body |= body_fields(row["item"])
     return body | {"stream": True, "stream_options": {"include_usage": True}} | plan.extra_inputs
 
 

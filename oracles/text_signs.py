@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import lru_cache
 
 import numpy as np
 
@@ -21,7 +22,12 @@ def loop_share(text: str) -> float:
     Works on characters, not tokens, so it needs no tokenizer; only the last 4,096 characters are read, which is where
     loops end up. Honest greedy output of small models loops too: compare with the baseline on the same prompts.
     """
-    codes = np.frombuffer(text[-TAIL:].encode("utf-32-le"), dtype=np.uint32)
+    return _loop_share(text[-TAIL:])
+
+
+@lru_cache(maxsize=4096)  # several checks ask for the same answers
+def _loop_share(tail: str) -> float:
+    codes = np.frombuffer(tail.encode("utf-32-le"), dtype=np.uint32)
     best = 0
     for period in range(1, min(LONGEST_PERIOD, len(codes) // 3) + 1):
         breaks = np.flatnonzero(codes[period:] != codes[:-period])

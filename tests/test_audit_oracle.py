@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oracles.audit import COST, FAMILIES, judge_audit, plan_audit
+from oracles.audit import judge_audit
+from oracles.audit_plan import COST, FAMILIES, plan_audit
 from tests.engines.cheats import cheats
 from tests.engines.fast import fast_gate
 from tests.engines.prompts import SCHEMA, with_audits, workload
@@ -74,7 +75,7 @@ def test_minimal_pairs_differ_in_one_character() -> None:
 def test_every_finding_states_its_power() -> None:
     gate = fast_gate()
     findings = judge_audit(gate.visit(Engine(), "vllm"), gate.workload, "candidate", gate.baseline).findings
-    assert {f.name for f in findings} == set(FAMILIES)
+    assert {f.name for f in findings} == {*FAMILIES, "order"}
     for finding in findings:
         assert finding.status == "kept" and finding.detectable_rate and 0 < finding.detectable_rate < 1
         assert "would have been found" in finding.sentence
@@ -85,7 +86,7 @@ def test_without_a_baseline_the_audits_are_unscored_not_passed(name: str) -> Non
     gate = fast_gate()
     result = judge_audit(gate.visit(cheats()[name](), "vllm"), gate.workload, "baseline")
     judged = {f.name for f in result.findings if f.status != "unscored"}
-    assert judged <= {"repeats", "logprob-twins"}  # these have their control in the arm itself
+    assert judged <= {"repeats", "nonce-twins", "logprob-twins"}  # these have their control in the arm itself
 
 
 def test_a_run_without_audits_is_unscored_with_a_reason() -> None:

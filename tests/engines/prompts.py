@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from oracles.audit import FAMILIES, AuditRequest, plan_audit
+from oracles.audit_plan import FAMILIES, AuditRequest, plan_audit
 
 TOPICS = (
     "Explain how a {thing} works to a friend who has never seen one",
@@ -96,8 +96,7 @@ def zoo_workload(seed: int = 0, load: int = 120, share: float = 0.4) -> list[dic
         workload(load // 3, seed + 2000, cell="fixed/c4", fixed_length=True, max_tokens=64),
         workload(load // 3, seed + 3000, cell="sampled/c4", temperature=0.8),
     ]
-    families = (*FAMILIES, "logprob-twins")
-    rows = with_audits(parts[0], plan_audit(seed, parts[0], share, families=tuple(dict.fromkeys(families))))
+    rows = with_audits(parts[0], plan_audit(seed, parts[0], share, families=FAMILIES))
     rows += [row for part in parts[1:] for row in part]
     return [{**row, "line": line} for line, row in enumerate(rows)]
 
@@ -109,7 +108,7 @@ def with_audits(load: list[dict[str, Any]], audits: list[AuditRequest]) -> list[
         rows.append(row)
         for audit in audits:
             if audit.after == i:
-                fields = {k: v for k, v in vars(audit).items() if k != "after"}
+                fields = {k: v for k, v in vars(audit).items() if k not in ("after", "top_p")}
                 rows.append({**row, **fields, "kind": "audit", "stop": list(audit.stop)})
     return rows
 

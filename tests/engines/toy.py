@@ -180,9 +180,9 @@ def _language(prompt: str) -> str:
 
 def _opening(rng: random.Random, numbers: list[str], prompt: str) -> str:
     """What shows that the whole prompt was read: a needle when one is asked for, the numbers it holds."""
-    needle = re.search(r"code of (?:the )?(\w+) is (\w+)", prompt)
-    if needle and "what is the code" in prompt.lower():
-        return f"The code of {needle[1]} is {needle[2]}."
+    needle = re.search(r"The ([a-z ]+) of the (\w+) is (\d+)", prompt)
+    if needle and f"What is the {needle[1]} of the {needle[2]}?" in prompt:
+        return f"The {needle[1]} of the {needle[2]} is {needle[3]}."
     lead = rng.choice(["Well", "First", "Here", "In short", "Of course", "Sure", "Think of it so", "Perhaps"])
     return f"{lead}: {_sentence(rng, 'en')}" + (f" I noted {', '.join(numbers[-3:])}." if numbers else "")
 

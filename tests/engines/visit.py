@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from tokenizers import Tokenizer
 
 from harness.raw_export import write_requests
-from oracles.audit import body_fields
+from oracles.audit_plan import body_fields
 from tests.engines.dialects import Dialect
 from tests.engines.prompts import SCHEMA as WORKLOAD_SCHEMA
 from tests.engines.server import answer_stream

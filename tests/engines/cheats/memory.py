@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from tests.engines.cheats.weights import CLAIMED, SMALLER
 from tests.engines.stream import Engine, Event, Request, Stream
 
 
@@ -48,6 +49,34 @@ class FuzzyCache(MemoisesResponses):
             events = self.kept[self.key(request)] = [event async for event in honest]
         for event in events:
             yield event
+
+
+class PrecomputedAnswers(Engine):
+    name = "precomputed-answers"
+    does = "has the answers to the benchmark's public prompts in a table and plays them four times as fast"
+    rows = (16, 18)
+    check = "nonce-twins"
+
+    async def respond(self, request: Request, honest: Stream) -> Stream:
+        # The table of all public prompts, put as a rule: it holds what has no fresh number before it.
+        known = not re.match(r"\W*(?:\w+\W+)?\d{5}\b", str(request.messages[-1].get("content", "")))
+        async for event in honest:
+            yield replace(event, at_ms=event.at_ms / 4) if known else event
+
+
+class StalePrefix(Engine):
+    name = "stale-prefix"
+    does = "answers a prompt that it has seen before from a prefix cache that was overwritten since"
+    rows = (29,)
+    check = "order"
+
+    def __init__(self) -> None:
+        self.seen: set[str] = set()
+
+    def route(self, request: Request) -> int:
+        known = request.prompt in self.seen
+        self.seen.add(request.prompt)
+        return SMALLER if known else CLAIMED
 
 
 class CachedSample(MemoisesResponses):
