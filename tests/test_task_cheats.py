@@ -87,17 +87,14 @@ class Run:
     def plain_lm_eval(self, engine: Engine) -> float:
         """lm-eval's own chat client, one request at a time, against the same engine over a socket."""
         import lm_eval
+        from lm_eval.api.registry import get_model
 
         tasks = load(TaskSpec("offline-pack"), self.root / "tasks/pack", chat=True)
         with serving(Server(engine, [self.good, self.bad])) as url, quiet():
-            done: Any = lm_eval.simple_evaluate(
-                model="local-chat-completions",
-                model_args={"model": "toy", "base_url": f"{url}/v1/chat/completions", "num_concurrent": 1},
-                tasks=list(tasks.values()),
-                limit=2,
-                apply_chat_template=True,
-                bootstrap_iters=0,
+            client = get_model("local-chat-completions")(
+                model="toy", base_url=f"{url}/v1/chat/completions", num_concurrent=1
             )
+            done: Any = lm_eval.evaluate(client, {"tasks": tasks}, limit=1, apply_chat_template=True, bootstrap_iters=0)
         scores = [sample["exact_match"] for samples in done["samples"].values() for sample in samples]
         return sum(scores) / len(scores)
 
