@@ -30,7 +30,8 @@ def main(run: Path) -> None:
         "other steps": whole - inside - oracles,
     }
     for name, seconds in rows.items():
-        print(f"  {name:<20}{seconds:8.1f} s   {seconds / max(len(visits), 1):6.1f} s a visit   {seconds / max(whole, 1):5.0%}")
+        each, share = seconds / max(len(visits), 1), seconds / max(whole, 1)
+        print(f"  {name:<20}{seconds:8.1f} s   {each:6.1f} s a visit   {share:5.0%}")
     print(f"  {'in all':<20}{whole:8.1f} s   {len(visits)} visits; the report comes on top")
 
 
