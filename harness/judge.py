@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from harness.accuracy import Divergence, Documents
+from harness.client_bias import bias_checks, read_bias
 from harness.criteria import CellScope, Criterion, load_policy, not_gateable, parse_criterion, resolve
 from harness.environment import code_sha256
 from harness.gate import GateInput, decide
@@ -23,7 +24,7 @@ from harness.plan import Plan
 from harness.run_store import read_json, sha256
 from harness.task_grading import task_scores
 from harness.validity import judge_validity
-from harness.verdict import Cost, Verdict
+from harness.verdict import Check, Cost, Verdict
 from harness.workload import Cell, make_cells, phase_name
 from oracles.result import OracleResult
 
@@ -58,7 +59,7 @@ def gate_input(plan: Plan, root: Path, criteria: Sequence[Criterion]) -> GateInp
         hashes=_hashes(root, cells, criteria),
         required_oracles=REQUIRED_ORACLES | ({"tasks"} if plan.tasks else frozenset()),
         oracles=_oracle_results(root),
-        validity=(*judge_validity(cells, visits, _summaries(root, cells)), *machine_check(known)),
+        validity=(*_validity(plan, root, cells, visits), *machine_check(known)),
         token_margin=_margins(root),
         tasks=task_scores(root),
         gpus={role: getattr(plan.endpoints, role).gpus for role in ROLES if getattr(plan.endpoints, role).gpus},
@@ -69,6 +70,14 @@ def gate_input(plan: Plan, root: Path, criteria: Sequence[Criterion]) -> GateInp
         known_noise=known,
         budget_minutes=plan.budget_minutes,
     )
+
+
+def _validity(plan: Plan, root: Path, cells: Sequence[Cell], visits: Sequence[VisitMeasurement]) -> tuple[Check, ...]:
+    """A full run must stand on a quiet machine and a calibrated client; a quick one decides nothing anyway."""
+    full = plan.mode == "full"
+    machines = [read_json(visit / "visit.json") for visit, _ in _visits(root)] if full else None
+    found = judge_validity(cells, visits, _summaries(root, cells), machines)
+    return (*found, *bias_checks(cells, read_bias(root), required=full))
 
 
 def check_criteria(plan: Plan, cells: Sequence[Cell]) -> None:

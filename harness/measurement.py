@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -69,6 +70,24 @@ class VisitMeasurement(Record):
     cells: dict[str, CellMeasurement]
 
 
+class Load(Record):
+    """What a cell's name says of its load: `profile/c8`, `profile/r2.5` (requests/s), `profile/t1` (a trace's pace)."""
+
+    kind: str
+    amount: Finite
+
+    @classmethod
+    def of(cls, cell: str) -> Load:
+        """The load of a cell by its name; a name without one is a closed loop of one."""
+        found = re.fullmatch(r".*/([crt])([0-9.e+-]+)", cell)
+        return cls(kind=found[1], amount=float(found[2])) if found else cls(kind="c", amount=1)
+
+    @property
+    def open_loop(self) -> bool:
+        """Whether requests are sent by the clock, not when an answer is back."""
+        return self.kind != "c"
+
+
 class Slo(Record):
     """Limits that make a request good, AIPerf's goodput rule: all that are given must hold."""
 
@@ -78,20 +97,28 @@ class Slo(Record):
 
 
 def measure_visit(requests: pa.Table, *, pair: int, role: Arm, slot: int, slos: Mapping[str, Slo]) -> VisitMeasurement:
-    """Measure every cell of one visit from its request rows; `slos` by cell name, for goodput."""
+    """Measure every cell of one visit from its request rows; `slos` by cell name, for goodput.
+
+    In an open loop (`profile/r2.5`, `profile/t1`) latencies count from the instant AIPerf meant to send, so that a
+    late client hides no queueing (coordinated omission); in a closed loop from the send itself.
+    """
     table = requests.filter(pc.not_equal(requests["kind"], "warmup"))
     cells = {
-        str(cell): _measure_cell(table.filter(pc.equal(table["cell"], cell)), slos.get(str(cell)))
+        str(cell): _measure_cell(table.filter(pc.equal(table["cell"], cell)), str(cell), slos.get(str(cell)))
         for cell in sorted(set(table["cell"].to_pylist()))
     }
     return VisitMeasurement(pair=pair, role=role, slot=slot, cells=cells)
 
 
-def _measure_cell(rows: pa.Table, slo: Slo | None) -> CellMeasurement:
+def _measure_cell(rows: pa.Table, cell: str, slo: Slo | None) -> CellMeasurement:
     status = np.array(rows["status"].to_pylist())
     served = status == "ok"
+    load = Load.of(cell)
     ttft, tpot, latency = (_numbers(rows, name) for name in ("ttft_ms", "tpot_ms", "request_latency_ms"))
     start = _numbers(rows, "start_s")
+    if load.open_loop:
+        late = np.nan_to_num(_numbers(rows, "credit_lag_ms"))
+        ttft, latency, start = ttft + late, latency + late, start - late / 1e3
     tokens = _numbers(rows, "output_tokens")
     duration = float((start + latency / 1e3)[served].max() - np.nanmin(start)) if served.any() else 0.0
     total = int(tokens[served].sum())
@@ -114,7 +141,7 @@ def _measure_cell(rows: pa.Table, slo: Slo | None) -> CellMeasurement:
         output_throughput_per_user=float(speeds.mean()) if len(speeds) else None,
         request_throughput=rate(served.sum()),
         goodput=rate((served & _good(slo, ttft, tpot, latency)).sum()) if slo else None,
-        signals=_signals(rows, served, duration),
+        signals=_signals(rows, served, duration) | _sending(rows, load),
     )
 
 
@@ -156,6 +183,32 @@ def _good(slo: Slo, ttft: Values, tpot: Values, latency: Values) -> Flags:
     return good
 
 
+def _sending(rows: pa.Table, load: Load) -> dict[str, float | None]:
+    """How well the client did what it was asked to, from send times alone."""
+    start, latency = np.sort(_numbers(rows, "start_s")), np.nan_to_num(_numbers(rows, "request_latency_ms")) / 1e3
+    start = start[np.isfinite(start)]
+    span = start[-1] - start[0] if len(start) > 1 else 0.0
+    return {
+        "fed_concurrency": _fed(_numbers(rows, "start_s"), latency, load),
+        "sent_per_s": _finite((len(start) - 1) / span if span > 0 and load.open_loop else np.nan),
+    }
+
+
+def _fed(start: Values, latency: Values, load: Load) -> float | None:
+    """Requests in flight, mean over the time in which the client still had some to send.
+
+    None in open loop, at concurrency 1 (in flight or not, nothing else waits) and where all were sent at once.
+    """
+    sent = np.isfinite(start)
+    start, end = start[sent], (start + latency)[sent]
+    if load.open_loop or load.amount < 2 or len(start) <= load.amount:
+        return None
+    ordered = np.sort(start)
+    first, last = ordered[int(load.amount) - 1], ordered[-1]
+    busy = np.clip(np.minimum(end, last) - np.maximum(start, first), 0, None).sum()
+    return _finite(busy / (last - first) if last > first else np.nan)
+
+
 def _signals(rows: pa.Table, served: Flags, duration: float) -> dict[str, float | None]:
     latency, lag = _numbers(rows, "request_latency_ms"), _numbers(rows, "credit_lag_ms")
     claimed, counted = _numbers(rows, "usage_completion_tokens")[served], _numbers(rows, "retokenised_tokens")[served]
@@ -163,12 +216,14 @@ def _signals(rows: pa.Table, served: Flags, duration: float) -> dict[str, float 
     tpot = _numbers(rows, "tpot_ms")[served]
     events = np.array([len(events or ()) for events in rows["event_ms"].to_pylist()], dtype=float)[served]
     both = np.isfinite(claimed) & np.isfinite(counted)
+    off = np.abs(claimed - counted)[both] > np.maximum(2, 0.05 * counted[both])
     half = len(tpot) // 2
     return {
         "achieved_concurrency": _finite(latency[served].sum() / 1e3 / duration if duration else np.nan),
         "credit_lag_p99_ms": _finite(np.nanpercentile(lag, 99) if np.isfinite(lag).any() else np.nan),
         "usage_missing": _finite(np.isnan(claimed).mean() if len(claimed) else np.nan),
         "usage_over_retokenised": _finite(claimed[both].sum() / counted[both].sum() if counted[both].sum() else np.nan),
+        "usage_off_share": _finite(off.mean() if len(off) else np.nan),
         "cached_prompt_share": _finite(
             np.nansum(cached) / np.nansum(prompt) if np.isfinite(cached).any() and np.nansum(prompt) else np.nan
         ),

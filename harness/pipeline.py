@@ -19,6 +19,7 @@ from tokenizers import Tokenizer
 from harness import environment, processes
 from harness.audits import audit_source
 from harness.budget import check_budget, no_first_look, pays_for
+from harness.client_bias import calibrate_run
 from harness.endpoint import Engines
 from harness.errors import ExitCode, InvalidRun, UsageError
 from harness.gpu_telemetry import Watched, with_gpu_signals
@@ -28,6 +29,7 @@ from harness.noise_store import NOISE, fitting_noise
 from harness.note import NOTE, write_note
 from harness.plan import Plan, TrafficPlan, check_files, dump_plan, make_plan
 from harness.power import wants_more_pairs
+from harness.preflight import preflight
 from harness.progress import Progress
 from harness.raw_export import write_requests
 from harness.run_store import RunStore, read_json, write_bytes, write_json
@@ -51,6 +53,7 @@ def gate(plan: Plan, store: RunStore, progress: Progress) -> Verdict:
             if verdict and not (wants_more_pairs(verdict) and pays_for(plan, *spent(store.root), look)):
                 break
             pairs = drive_pairs(plan, cells, look, store, engines, progress)
+            calibrate(plan, cells, pairs, store, progress)
             score(plan, pairs, store, progress)
             verdict = decide(plan, store, progress)
     if verdict is None:
@@ -147,6 +150,7 @@ def drive_pair(
         name = f"pair {pair} of {plan.most_pairs}, {role}"
         progress(f"{name}: waiting for the engine")
         with engines.serving(role):
+            preflight(plan, role, store, progress)
             began = time.monotonic()
 
             def advanced(done: int, name: str = name, began: float = began, asked: int = visit.requests) -> None:
@@ -177,6 +181,13 @@ def measure(store: RunStore, cells: Sequence[Cell], visit_folder: Path, out: Pat
     about = Watched.model_validate(record["gpu"]) if record.get("gpu") else None
     write_json(measured, with_gpu_signals(measurement, visit_folder / "aiperf", about))
     return [rows, measured]
+
+
+def calibrate(plan: Plan, cells: Sequence[Cell], pairs: int, store: RunStore, progress: Progress) -> None:
+    """Measure what this client adds at the candidate's shape in every cell; a quick run decides nothing without it."""
+    step = f"calibration/{pairs:02d}"
+    if plan.mode == "full" and not store.finished(step):
+        store.record(step, calibrate_run(plan, cells, ["candidate"], store, progress))
 
 
 def score(plan: Plan, pairs: int, store: RunStore, progress: Progress) -> None:

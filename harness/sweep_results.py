@@ -69,15 +69,20 @@ def collect(
 
 def write_results(rows: Sequence[Row], root: Path) -> list[Path]:
     """Write sweep.json, sweep.csv, charts/*.svg and *.png, and report.html; return the files."""
-    from reports.export import write_png, write_svg
-    from reports.html import write_report
-
     data = [row.model_dump(mode="json") for row in rows]
     json_file, csv_file = root / "sweep.json", root / "sweep.csv"
     write_json(json_file, {"schema_version": 1, "rows": data})
     write_bytes(csv_file, _csv(data).encode())
+    return [json_file, csv_file, *draw(root)]
+
+
+def draw(root: Path) -> list[Path]:
+    """Write the charts and the report of what lies in the run directory; return the files."""
+    from reports.export import write_png, write_svg
+    from reports.html import write_report
+
     charts = [*write_svg([root], root / "charts", "load"), *write_png([root], root / "charts", "load")]
-    return [json_file, csv_file, *charts, write_report([root], root / "report.html")]
+    return [*charts, write_report([root], root / "report.html")]
 
 
 def results_table(rows: Sequence[Row]) -> Table:

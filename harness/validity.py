@@ -6,23 +6,39 @@ What the candidate breaks is never found here: an engine must not be able to buy
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from harness.measurement import CellMeasurement, VisitMeasurement
-from harness.verdict import Check, Family, Status
+from harness.sending import check, sending_checks
+from harness.verdict import Check
 from harness.workload import Cell
 
 SUMMARY_SCHEMA = "1.4"
 LENGTH_TOLERANCE = 0.005  # total output tokens of the two arms in a fixed-length cell
 CACHE_TOLERANCE = 0.10  # share of prompt tokens served from cache, between the arms
-LAG_TOLERANCE = 0.10  # how late AIPerf sent, over the median TTFT
+MISCOUNTED = 0.20  # share of answers whose usage is not the tokens of their text
+DRIFT = 0.10  # of TPOT, between the halves of a visit
+BUSY = 1.5  # load average per CPU before a visit; AIPerf and an engine of the last visit leave about one
 
 
 def judge_validity(
-    cells: Sequence[Cell], visits: Sequence[VisitMeasurement], summaries: Mapping[str, Mapping[str, Any] | None]
+    cells: Sequence[Cell],
+    visits: Sequence[VisitMeasurement],
+    summaries: Mapping[str, Mapping[str, Any] | None],
+    machines: Sequence[Mapping[str, Any]] | None = None,
 ) -> tuple[Check, ...]:
-    """Every validity check of a run. `summaries` maps `pairs/01/baseline phase` to AIPerf's summary of that phase."""
+    """Every validity check of a run.
+
+    Args:
+        cells: of the plan.
+        visits: every visit.
+        summaries: `pairs/01/baseline phase` -> AIPerf's summary of that phase.
+        machines: visit.json of every visit; None in a quick run, which may share its machine.
+    """
     checks = [_complete(cells, visits, summaries)]
+    if machines is not None:
+        checks.append(_quiet(machines))
     for cell in cells:
         baseline = _cells(visits, "baseline", cell.name)
         candidate = _cells(visits, "candidate", cell.name)
@@ -31,8 +47,8 @@ def judge_validity(
         if cell.profile.stop == "fixed":
             checks.append(_same_length(cell.name, baseline, candidate))
         checks.append(_same_cache(cell.name, baseline, candidate))
-        if cell.request_rate is not None:
-            checks.append(_sent_in_time(cell.name, baseline + candidate))
+        checks += [_counts_agree(cell.name, baseline), _steady(cell.name, baseline)]
+        checks += sending_checks(cell, baseline, candidate)
     return tuple(checks)
 
 
@@ -53,7 +69,7 @@ def _complete(
                 broken.append(f"{where} has summary schema {summary.get('schema_version')}, {SUMMARY_SCHEMA} is read")
             elif summary.get("is_complete") is not True or summary.get("was_cancelled") is not False:
                 broken.append(f"{where} was cut short")
-    return _check(
+    return check(
         "aiperf-complete",
         None,
         broken=bool(broken),
@@ -69,7 +85,7 @@ def _same_length(cell: str, baseline: list[CellMeasurement], candidate: list[Cel
     totals = [sum(m.output_tokens for m in arm) for arm in (baseline, candidate)]
     # A candidate that answers short breaks its contract (honesty: fixed-length); only the baseline's shortfall is ours.
     apart = totals[1] / totals[0] - 1 if totals[0] else None
-    return _check(
+    return check(
         "same-length",
         cell,
         broken=apart is None or apart > LENGTH_TOLERANCE,
@@ -84,7 +100,7 @@ def _same_length(cell: str, baseline: list[CellMeasurement], candidate: list[Cel
 def _same_cache(cell: str, baseline: list[CellMeasurement], candidate: list[CellMeasurement]) -> Check:
     shares = [_mean([m.signals.get("cached_prompt_share") for m in arm]) for arm in (baseline, candidate)]
     if shares[0] is None or shares[1] is None:
-        return _check(
+        return check(
             "same-cache",
             cell,
             broken=False,
@@ -92,7 +108,7 @@ def _same_cache(cell: str, baseline: list[CellMeasurement], candidate: list[Cell
             reason="Not both engines report cached prompt tokens; prompts are fresh in every pair.",
         )
     apart = shares[0] - shares[1]
-    return _check(
+    return check(
         "same-cache",
         cell,
         broken=abs(apart) > CACHE_TOLERANCE,
@@ -104,21 +120,61 @@ def _same_cache(cell: str, baseline: list[CellMeasurement], candidate: list[Cell
     )
 
 
-def _sent_in_time(cell: str, both: list[CellMeasurement]) -> Check:
-    lags = [m.signals.get("credit_lag_p99_ms") for m in both]
-    medians = [m.ttft_ms.p50 for m in both]
-    shares = [lag / p50 for lag, p50 in zip(lags, medians, strict=True) if lag is not None and p50]
-    worst = max(shares, default=None)
-    return _check(
-        "sent-in-time",
+def _counts_agree(cell: str, baseline: Sequence[CellMeasurement]) -> Check:
+    """The baseline's usage against its text re-tokenised; the candidate's is an oracle's business (its FAIL)."""
+    known = [value for m in baseline if (value := m.signals.get("usage_off_share")) is not None]
+    if not known:
+        return check("counts-agree", cell, broken=False, n=0, reason="The baseline claims no usage to compare.")
+    worst = max(known)
+    return check(
+        "counts-agree",
         cell,
-        broken=worst is None or worst > LAG_TOLERANCE,
+        broken=worst > MISCOUNTED,
         observed=worst,
-        required=LAG_TOLERANCE,
-        reason="AIPerf's own lateness (p99) is "
-        + ("not recorded." if worst is None else f"{worst:.0%} of the median TTFT at most."),
-        hint="Give the client more CPU or lower the rate." if worst is None or worst > LAG_TOLERANCE else "",
-        n=len(both),
+        required=MISCOUNTED,
+        n=len(known),
+        reason=f"In {worst:.0%} of the baseline's answers usage differs from the re-tokenised text by over 5 %.",
+        hint="Is the plan's tokenizer the served model's own?",
+    )
+
+
+def _steady(cell: str, baseline: Sequence[CellMeasurement]) -> Check:
+    """Did the baseline slow down or speed up inside its visits? Median over visits, so that one hiccup is none."""
+    known = [value for m in baseline if (value := m.signals.get("tpot_drift")) is not None]
+    if not known:
+        return check("steady", cell, broken=False, n=0, reason="Too few requests a visit to see a drift.")
+    drift = median(known) - 1
+    return check(
+        "steady",
+        cell,
+        broken=abs(drift) > DRIFT,
+        observed=drift,
+        required=DRIFT,
+        n=len(known),
+        reason=f"The baseline's TPOT is {drift:+.1%} in the second half of its visits against the first.",
+        hint="Warm the machine up longer, fix its clocks, or end what else runs there.",
+    )
+
+
+def _quiet(machines: Sequence[Mapping[str, Any]]) -> Check:
+    """Load average per CPU before the visits (median: the last visit still echoes in it): what ran beside the run."""
+    known = [
+        float(record["load_average_1m"]) / record["cpu_count"]
+        for record in machines
+        if record.get("cpu_count") and isinstance(record.get("load_average_1m"), int | float)
+    ]
+    usual = median(known) if known else None
+    return check(
+        "quiet-machine",
+        None,
+        broken=usual is None or usual > BUSY,
+        observed=usual,
+        required=BUSY,
+        n=len(known),
+        reason="No load average was recorded."
+        if usual is None
+        else f"Load average before a visit: {usual:.2f} for each CPU (median); {BUSY:g} is allowed.",
+        hint="Something else runs on the client; end it and run again.",
     )
 
 
@@ -129,18 +185,3 @@ def _cells(visits: Sequence[VisitMeasurement], role: str, cell: str) -> list[Cel
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known and len(known) == len(values) else None
-
-
-def _check(name: str, cell: str | None, *, broken: bool, reason: str, n: int, hint: str = "", **numbers: Any) -> Check:
-    return Check(
-        check=f"{name}@{cell}" if cell else name,
-        family=Family.VALIDITY,
-        status=Status.INVALID if broken else Status.PASS,
-        criterion=name,
-        metric=name,
-        cell=cell,
-        reason=reason,
-        hint=hint,
-        n=n,
-        **numbers,
-    )

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from harness import pipeline, sweep
+from harness import pipeline, sweep, sweep_results
 from harness.cli import main
 from harness.errors import UsageError
 from harness.progress import silent
@@ -147,6 +147,7 @@ def test_killed_at_every_step_it_ends_with_the_same_cells(
     plan: SweepPlan, played: Played, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     """One run that is killed at each of its steps in turn: before a step is journalled, or just after."""
+    monkeypatch.setattr(sweep_results, "draw", lambda root: [])
     whole = sweep.sweep(plan, RunStore.create(tmp_path / "whole"), silent)
     steps = len([line for line in (tmp_path / "whole/journal.jsonl").read_text().splitlines() if line])
     assert steps == STEPS
@@ -215,7 +216,8 @@ def invoke(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_on_the_command_line(played: Played, tokenizer: Path, tmp_path: Path) -> None:
+def test_on_the_command_line(played: Played, tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep_results, "draw", lambda root: [])
     common = ["--endpoint", "slow=http://127.0.0.1:9", "--endpoint", "fast=http://127.0.0.1:9", "-m", "toy"]
     common += ["--tokenizer", str(tokenizer), "--tier", "smoke", "--profile", "smoke", "--request-count", "4"]
     code, text = invoke("sweep", *common, "--concurrency", "1..2", "--run-dir", str(tmp_path / "run"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from harness.probes.capability import Capability, Support, Target, listing, mapping, refused
@@ -14,18 +14,25 @@ SHORT_COMPLETION = "Write a story about the sea."
 SHORT_CHATS = ("Reply with the single word: yes", "What is 1+1? Answer with one digit only.")
 FORCED = 24
 LONG_TEXT = " ".join(f"Shelf {n} holds {n * 7 % 31} books about rivers." for n in range(24))
+_Ask = Callable[..., Awaitable[Reply]]
 RESETS = ("/reset_prefix_cache", "/flush_cache")
 _LIMIT_IN_REFUSAL = re.compile(r"(?:context|maximum)[^0-9]{0,60}?(\d{3,8})", re.IGNORECASE)
 
 
 async def ignore_eos(target: Target) -> Capability:
     """Does ignore_eos push a short answer past its natural end?"""
-    return await _lengthened("ignore_eos", target, {"ignore_eos": True})
+    return await _lengthened("ignore_eos", _both_ways(target), {"ignore_eos": True})
 
 
 async def min_tokens(target: Target) -> Capability:
     """Does min_tokens push a short answer past its natural end?"""
-    return await _lengthened("min_tokens", target, {"min_tokens": FORCED})
+    return await _lengthened("min_tokens", _both_ways(target), {"min_tokens": FORCED})
+
+
+async def fixed_length(target: Target, api: str) -> Capability:
+    """Do the two together, as a fixed-length cell sends them through this API, make an answer exactly so long?"""
+    asks = [pair for pair in _both_ways(target) if (pair[0] == target.complete) == (api == "completions")]
+    return await _lengthened("fixed length", asks, {"ignore_eos": True, "min_tokens": FORCED})
 
 
 async def seed(target: Target) -> Capability:
@@ -155,13 +162,21 @@ async def cache(target: Target) -> Capability:
     )
 
 
-async def context_length(target: Target) -> Capability:
-    """How many tokens fit: declared in /v1/models, or named when far too many are asked for."""
+async def declared_context(target: Target) -> int | None:
+    """Tokens of context that /v1/models declares for the model; None when it does not."""
     listed = await target.client.ask("/v1/models")
     for model in (mapping(entry) for entry in listing(listed.json.get("data"))):
         value = model.get("max_model_len") or mapping(model.get("meta")).get("n_ctx")
         if model.get("id") == target.model and type(value) is int:
-            return _context(value, "declared in /v1/models")
+            return value
+    return None
+
+
+async def context_length(target: Target) -> Capability:
+    """How many tokens fit: declared in /v1/models, or named when far too many are asked for."""
+    declared = await declared_context(target)
+    if declared is not None:
+        return _context(declared, "declared in /v1/models")
     reply = await target.complete(SHORT_COMPLETION, max_tokens=9_999_999, stream=True, stop_after=2)
     found = _LIMIT_IN_REFUSAL.search(reply.why) if not reply.ok else None
     if found and int(found[1]) < 9_999_999:
@@ -174,10 +189,13 @@ def _context(value: int, where: str) -> Capability:
     return Capability(name="context length", support=Support.YES, detail=detail, value=value, unit="tokens")
 
 
-async def _lengthened(name: str, target: Target, wish: dict[str, Any]) -> Capability:
+def _both_ways(target: Target) -> list[tuple[_Ask, str]]:
+    """Questions whose answers end early, with the API that each goes through."""
+    return [(target.complete, SHORT_COMPLETION), *((target.chat, text) for text in SHORT_CHATS)]
+
+
+async def _lengthened(name: str, asks: Sequence[tuple[_Ask, str]], wish: dict[str, Any]) -> Capability:
     """Find an answer that ends by itself before FORCED tokens, then ask again with the wish."""
-    asks: list[tuple[Callable[..., Awaitable[Reply]], str]] = [(target.complete, SHORT_COMPLETION)]
-    asks += [(target.chat, text) for text in SHORT_CHATS]
     last: Reply | None = None
     for ask, text in asks:
         free = await ask(text, max_tokens=FORCED)
