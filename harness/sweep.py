@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness import pipeline, processes
+from harness.client_bias import bias_notes, calibrate_run, read_bias
 from harness.doctor import candidate_shapes
 from harness.endpoint import Engines
 from harness.errors import InvalidRun, UsageError
@@ -64,8 +65,10 @@ def sweep(plan: SweepPlan, store: RunStore, progress: Progress) -> tuple[Row, ..
             pipeline.make_workload(plan, group.cells, group.number, store, left)
             pipeline.drive_pair(plan, group.cells, group.number, store, engines, left)
             pipeline.measure_pair(plan, group.cells, group.number, store, left)
+    if plan.calibrate and not store.finished("calibration"):
+        store.record("calibration", calibrate_run(plan, cells, plan.arms, store, progress))
     progress("writing the table, the charts and the report", 1.0)
-    rows = collect(plan, cells, store.root)
+    rows = collect(plan, cells, store.root, bias_notes(cells, read_bias(store.root)))
     write_results(rows, store.root)
     store.write_manifest()
     return rows

@@ -29,6 +29,7 @@ class SweepPlan(TrafficPlan):
     kind: Literal["sweep"] = "sweep"
     endpoints: dict[ArmName, Endpoint] = Field(min_length=1, max_length=16)
     rounds: int = Field(1, ge=1, le=100, description="how often the whole sweep is repeated, with fresh prompts")
+    calibrate: bool = Field(True, description="measure at the end what this client adds at every endpoint's shape")
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -68,6 +69,8 @@ def check_sweep(plan: SweepPlan) -> SweepPlan:
 def sweep_data(flags: dict[str, Any]) -> dict[str, Any]:
     """A sweep's keys from the command line's flags; only those that were given."""
     data: dict[str, Any] = {key: flags[key] for key in ("model", "tier", "seed", "rounds") if flags[key] is not None}
+    if flags["no_calibration"]:
+        data["calibrate"] = False
     if flags["tokenizer"]:
         data["tokenizer"] = str(flags["tokenizer"])
     if flags["endpoints"]:

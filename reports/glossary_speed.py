@@ -152,6 +152,20 @@ CLIENT = (
         "sum of request latencies / duration of the cell", "requests", f"{_MEASURED} signals",
     ),
     Definition(
+        "fed_concurrency", "Fed concurrency",
+        "Requests in flight while there were more to send. Under what was asked, the client starved the engine.",
+        "mean over time from the last slot's first send to the last send", "requests", f"{_MEASURED} signals",
+    ),
+    Definition(
+        "sent_per_s", "Sent rate", "How fast an open loop really sent.",
+        "(requests − 1) / time from the first send to the last", "requests/s", f"{_MEASURED} signals",
+    ),
+    Definition(
+        "usage_off_share", "Answers with another count",
+        "Answers whose claimed tokens are over 5 % (and 2 tokens) away from the tokens of their text.",
+        "count / answers with both counts", "share", f"{_MEASURED} signals",
+    ),
+    Definition(
         "credit_lag_p99_ms", "Credit lag p99", "How late the client itself was in sending.",
         "99th percentile of send time − intended send time", "ms", f"{_MEASURED} signals",
     ),

@@ -16,7 +16,9 @@ import pytest
 from click.testing import CliRunner
 
 from harness import pipeline, sweep, sweep_results
+from harness.calibration import compare
 from harness.cli import main
+from harness.client_bias import CALIBRATION, ClientBias
 from harness.errors import UsageError
 from harness.progress import silent
 from harness.run_store import RunStore, write_json
@@ -29,6 +31,7 @@ from tests.engines.dialects import DIALECTS
 from tests.engines.stream import Engine
 from tests.engines.toy import Pace, Toy, save_tokenizer, toy_tokenizer
 from tests.engines.visit import Client, _drive
+from tests.test_calibration import SHAPE, known
 
 PACES = {
     "slow": Pace(ttft_ms=40, prefill_ms=0, itl_ms=8, jitter=0),
@@ -59,6 +62,16 @@ class Played:
         write_json(visit.folder / "visit.json", record)
         return [export, visit.folder / "visit.json"]
 
+    def calibrate(self, plan: Any, cells: Any, arms: Any, store: RunStore, progress: Any) -> list[Path]:
+        """Every cell is fit but the fast endpoint's last one."""
+        good = compare(SHAPE, *known(late_ms=0.1, slower=1.0), load=0).model_copy(update={"schedule_slip": 0.0})
+        bad = good.model_copy(update={"tpot_bias": 0.2, "measured_at": 0.0})
+        good = good.model_copy(update={"measured_at": 0.0})
+        last = cells[-1].name
+        found = {c.name: {arm: bad if (c.name, arm) == (last, "fast") else good for arm in arms} for c in cells}
+        write_json(store.root / CALIBRATION, ClientBias(client={}, cells=found))
+        return [store.root / CALIBRATION]
+
     @contextmanager
     def engines(self, plan: Any, folder: Path) -> Iterator[Any]:
         class Up:
@@ -75,6 +88,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Played:
     one = Played()
     monkeypatch.setattr(pipeline, "run_visit", one.run_visit)
     monkeypatch.setattr(sweep, "Engines", one.engines)
+    monkeypatch.setattr(sweep, "calibrate_run", one.calibrate)
     return one
 
 
@@ -109,6 +123,7 @@ def test_rows_table_charts_and_report_of_every_endpoint_and_cell(
     assert by["smoke/c1", "slow"].tpot_p50_ms == pytest.approx(8, rel=0.05)
     assert by["smoke/c1", "fast"].ttft_p50_ms == pytest.approx(20.4, abs=0.5)
     assert all(row.served == row.asked for row in rows)
+    assert [row.notes != () for row in rows] == [False] * 5 + [True] and "off by tpot.p50 +20.0%" in rows[-1].notes[0]
     run = tmp_path / "run"
     assert [Row.model_validate(row) for row in json.loads((run / "sweep.json").read_text())["rows"]] == list(rows)
     with (run / "sweep.csv").open() as file:
@@ -139,7 +154,7 @@ class Killed(BaseException):
     """What no except clause of the code under test may catch."""
 
 
-STEPS = 1 + 2 * (1 + 2 + 2)  # prepare; two groups of a workload, two visits, two measurements
+STEPS = 1 + 2 + 2 * (1 + 2 + 2) + 1  # prepare; preflights; groups of a workload, visits, measurements; calibration
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])

@@ -90,6 +90,7 @@ def doctor(endpoints: tuple[str, ...], *, no_calibration: bool, as_json: bool, *
 @click.option(
     "--launch", multiple=True, metavar="NAME=COMMAND", help="Start that endpoint by this command and end it after."
 )
+@click.option("--no-calibration", is_flag=True, help="Do not measure what this client adds at the endpoints' shapes.")
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Run directory (default: runs/sweep-<time>).")
 @click.option("--resume", is_flag=True, help="Go on with the sweep in --run-dir; only the step in flight is repeated.")
 @click.option("--dry-run", is_flag=True, help="Print cells, requests, tokens and expected time; start nothing.")

@@ -211,7 +211,9 @@ async def _lengthened(name: str, asks: Sequence[tuple[_Ask, str]], wish: dict[st
         return Capability(name=name, support=Support.YES if longer else Support.IGNORED, detail=counted, value=after)
     if last is not None and not last.ok:
         return refused(name, last)
-    return _short(name)
+    ask, text = asks[0]
+    forced = await ask(text, max_tokens=FORCED, **wish)  # whether it is obeyed cannot be seen; a refusal can
+    return refused(name, forced) if 400 <= forced.status < 500 else _short(name)
 
 
 def _length(reply: Reply) -> int | None:
