@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -95,6 +96,9 @@ def _stock(name: str) -> tuple[tuple[str, Any], ...]:
         near = difflib.get_close_matches(name, [PACK, *manager.all_tasks], n=3)
         meant = f" Did you mean {' or '.join(near)}?" if near else ""
         raise TaskError(f"lm-eval has no task {name}.{meant} (`lm-eval ls tasks` lists them; {PACK} needs no data.)")
+    refused = next(filter(None, (_declared_problem(*one) for one in _declared(manager, name))), None)
+    if refused:
+        raise TaskError(refused)
     try:
         with quiet():
             return tuple(manager.load([name])["tasks"].items())
@@ -106,9 +110,31 @@ def _stock(name: str) -> tuple[tuple[str, Any], ...]:
         ) from None
 
 
+def _declared(manager: Any, name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """(task, configuration) of a name and of all that it groups, as written: before any data is fetched."""
+    entry = manager.task_index.get(name)
+    config = (entry.cfg if entry else None) or {}
+    children = config.get("task")
+    if entry is not None and entry.cfg is None and entry.tags:  # a tag, not a file
+        children = sorted(entry.tags)
+    if not isinstance(children, list):
+        yield name, config
+        return
+    for child in children:
+        child_name = child.get("task") if isinstance(child, Mapping) else child
+        if isinstance(child_name, str) and child_name != name:
+            yield from _declared(manager, child_name)
+
+
+def _declared_problem(name: str, config: Mapping[str, Any]) -> str | None:
+    if config.get("unsafe_code"):
+        return f"{name} runs code that the model wrote; the gate never does. Run it by itself in a sandbox."
+    return no_options(name) if config.get("output_type", "generate_until") != "generate_until" else None
+
+
 def _problem(name: str, task: Any, chat: bool) -> str | None:
     if getattr(task, "UNSAFE_CODE", False):
-        return f"{name} runs code that the model wrote; the gate never does. Run it by itself in a sandbox."
+        return _declared_problem(name, {"unsafe_code": True})
     if getattr(task, "MULTIMODAL", False):
         return f"{name} asks about pictures or sound, which this stream does not carry."
     if task.OUTPUT_TYPE != "generate_until":

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from harness.task_stream import capacity, check_tasks, deal, planned_items, spec
 from harness.workload import make_cells
 from oracles.task_answers import read_answer, split_thinking
 from oracles.task_grades import grade
-from oracles.task_loading import TaskSpec, no_options
+from oracles.task_loading import TaskSpec, _declared, _declared_problem, no_options
 from oracles.task_model import TaskError, sampling
 from oracles.task_pack import PUBLIC_SEED, families, items
 from oracles.tasks import TaskItem, collect, read_items, share_out
@@ -270,3 +271,21 @@ def test_sampling_keeps_what_a_task_asks_for() -> None:
     hot = sampling("t", {"do_sample": True, "temperature": 0.7, "top_p": 0.9, "max_gen_toks": 5})
     assert (hot.temperature, hot.top_p, hot.max_tokens) == (0.7, 0.9, 5)
     assert sampling("t", {"temperature": 0.7, "do_sample": False, "top_k": 5}).temperature == 0.0
+
+
+@pytest.mark.parametrize(
+    ("names", "sentence"),
+    [
+        ({"suite": {"task": ["part"]}, "part": {"output_type": "multiple_choice"}}, "part compares log-probabilities"),
+        ({"suite": {"task": [{"task": "part"}]}, "part": {"unsafe_code": True}}, "part runs code"),
+        ({"suite": None, "part": {"output_type": "loglikelihood"}}, "part compares log-probabilities"),
+    ],
+)
+def test_a_group_is_refused_for_its_parts_before_data_is_fetched(names: dict, sentence: str) -> None:
+    class Entry:
+        def __init__(self, cfg: dict | None) -> None:
+            self.cfg, self.tags = cfg, {"part"} if cfg is None else set()
+
+    manager = SimpleNamespace(task_index={name: Entry(cfg) for name, cfg in names.items()})
+    problems = [_declared_problem(*one) for one in _declared(manager, "suite")]
+    assert problems and sentence in (problems[0] or "")
