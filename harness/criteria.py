@@ -88,6 +88,11 @@ def load_policy(name_or_path: str | Path) -> tuple[Criterion, ...]:
     return _read_policy(source, text)
 
 
+def read_criteria(policy: str | Path, own: Sequence[str]) -> tuple[Criterion, ...]:
+    """A policy's criteria, then a plan's own. Raises UsageError."""
+    return (*load_policy(policy), *(parse_criterion(text) for text in own))
+
+
 def _read_policy(source: str, text: str) -> tuple[Criterion, ...]:
     try:
         policy = Policy.model_validate(yaml.safe_load(text))

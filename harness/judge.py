@@ -13,10 +13,11 @@ import pyarrow.parquet as pq
 
 from harness.accuracy import Divergence, Documents
 from harness.client_bias import bias_checks, read_bias
-from harness.criteria import CellScope, Criterion, load_policy, not_gateable, parse_criterion, resolve
+from harness.criteria import CellScope, Criterion, load_policy, not_gateable, read_criteria, resolve
 from harness.environment import code_sha256
 from harness.gate import GateInput, decide
 from harness.gpu_telemetry import measures_memory
+from harness.logits import documents_wanted
 from harness.measurement import Role, VisitMeasurement
 from harness.noise import machine_check, noise_notes
 from harness.noise_store import read_noise
@@ -61,6 +62,7 @@ def gate_input(plan: Plan, root: Path, criteria: Sequence[Criterion]) -> GateInp
         oracles=_oracle_results(root),
         validity=(*_validity(plan, root, cells, visits), *machine_check(known)),
         token_margin=_margins(root),
+        kld=_klds(root),
         tasks=task_scores(root),
         gpus={role: getattr(plan.endpoints, role).gpus for role in ROLES if getattr(plan.endpoints, role).gpus},
         notes=(
@@ -93,7 +95,7 @@ def all_criteria(plan: Plan) -> tuple[Criterion, ...]:
 
 def plan_criteria(plan: Plan) -> tuple[Criterion, ...]:
     """The policy's criteria, then the plan's own."""
-    return (*load_policy(plan.policy), *(parse_criterion(text) for text in plan.criteria))
+    return read_criteria(plan.policy, plan.criteria)
 
 
 def cell_scopes(cells: Sequence[Cell]) -> tuple[CellScope, ...]:
@@ -105,6 +107,7 @@ def measured_metrics(plan: Plan) -> frozenset[str]:
     """Optional metrics that this plan measures."""
     counted = plan.endpoints.baseline.gpus and plan.endpoints.candidate.gpus
     optional = {"throughput_per_gpu": bool(counted), "tasks": bool(plan.tasks), "peak_memory": measures_memory(plan)}
+    optional["kld"] = documents_wanted(plan) > 0
     return ALWAYS_JUDGED | {metric for metric, measured in optional.items() if measured}
 
 
@@ -117,12 +120,30 @@ def _margins(root: Path) -> Divergence | None:
     tables = {arm: root / "oracles" / arm / "tokens.parquet" for arm in (*ROLES, "floor")}
     if not all(tables[role].is_file() for role in ROLES):
         return None
-    floor = _documents(tables["floor"]) if tables["floor"].is_file() else None
-    return Divergence(candidate=_documents(tables["candidate"]), baseline=_documents(tables["baseline"]), floor=floor)
+    floor = read_documents(tables["floor"]) if tables["floor"].is_file() else None
+    return Divergence(
+        candidate=read_documents(tables["candidate"]), baseline=read_documents(tables["baseline"]), floor=floor
+    )
 
 
-def _documents(path: Path) -> Documents:
-    table = pq.read_table(path, columns=["pair", "line", "item", "stratum", "greedy", "tokens", "margin_sum"])
+def _klds(root: Path) -> Divergence | None:
+    """Divergences of the first phase that both arms' servers answered: prefill before decode."""
+    tables = {arm: root / "oracles" / arm / "logits.parquet" for arm in (*ROLES, "floor")}
+    if not all(tables[role].is_file() for role in ROLES):
+        return None
+    phases = [set(pq.read_table(tables[role], columns=["phase"])["phase"].to_pylist()) for role in ROLES]
+    phase = next((name for name in ("prefill", "decode") if all(name in both for both in phases)), None)
+    if phase is None:
+        return None
+    candidate, baseline = (read_documents(tables[role], "kld_sum", phase) for role in ("candidate", "baseline"))
+    floor = read_documents(tables["floor"], "kld_sum") if tables["floor"].is_file() else None
+    return Divergence(candidate=candidate, baseline=baseline, floor=floor)
+
+
+def read_documents(path: Path, nats: str = "margin_sum", phase: str | None = None) -> Documents:
+    """A tokens.parquet (margins) or logits.parquet (`nats="kld_sum"`, of one phase) as documents."""
+    columns = ["pair", "line", "item", "stratum", "tokens", nats, *(["greedy"] if nats == "margin_sum" else [])]
+    table = pq.read_table(path, columns=columns, filters=None if phase is None else [("phase", "=", phase)])
     column = {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
     return Documents(
         pair=column["pair"].astype(np.int64),
@@ -130,8 +151,8 @@ def _documents(path: Path) -> Documents:
         item=column["item"].astype(np.str_),
         stratum=column["stratum"].astype(np.str_),
         tokens=column["tokens"].astype(np.float64),
-        nats=column["margin_sum"].astype(np.float64),
-        greedy=column["greedy"].astype(np.bool_),
+        nats=column[nats].astype(np.float64),
+        greedy=column["greedy"].astype(np.bool_) if "greedy" in column else np.ones(len(table), dtype=np.bool_),
     )
 
 

@@ -24,6 +24,7 @@ from harness.endpoint import Engines
 from harness.errors import ExitCode, InvalidRun, UsageError
 from harness.gpu_telemetry import Watched, with_gpu_signals
 from harness.judge import all_criteria, check_criteria, judge, spent
+from harness.logits import ask_endpoint, documents_wanted
 from harness.measurement import Arm, Slo, measure_visit
 from harness.noise_store import NOISE, fitting_noise
 from harness.note import NOTE, write_note
@@ -33,7 +34,7 @@ from harness.preflight import preflight
 from harness.progress import Progress
 from harness.raw_export import write_requests
 from harness.run_store import RunStore, read_json, write_bytes, write_json
-from harness.score import score_arms
+from harness.score import counting, score_arms
 from harness.task_power import task_forecast
 from harness.task_stream import check_tasks, per_pair, planned_items, task_source, write_tasks
 from harness.traffic import Visit, check_aiperf, run_visit
@@ -54,6 +55,7 @@ def gate(plan: Plan, store: RunStore, progress: Progress) -> Verdict:
                 break
             pairs = drive_pairs(plan, cells, look, store, engines, progress)
             calibrate(plan, cells, pairs, store, progress)
+            collect_logits(plan, documents_wanted(plan), store, engines, progress)
             score(plan, pairs, store, progress)
             verdict = decide(plan, store, progress)
     if verdict is None:
@@ -188,6 +190,18 @@ def calibrate(plan: Plan, cells: Sequence[Cell], pairs: int, store: RunStore, pr
     step = f"calibration/{pairs:02d}"
     if plan.mode == "full" and not store.finished(step):
         store.record(step, calibrate_run(plan, cells, ["candidate"], store, progress))
+
+
+def collect_logits(plan: TrafficPlan, count: int, store: RunStore, engines: Engines, progress: Progress) -> None:
+    """Ask every arm for its log-probabilities of `count` texts of pair 1."""
+    workload = _pair_folder(store, 1) / "workload.parquet"
+    for arm in plan.arms if count else ():
+        step, out = f"logits/{arm}", store.root / "logits" / arm
+        if store.finished(step):
+            continue
+        with engines.serving(arm):
+            say = counting(f"asking the {arm} for log-probabilities", "texts", progress)
+            store.record(step, ask_endpoint(plan, arm, workload, out, _tokenizer(store), count, say))
 
 
 def score(plan: Plan, pairs: int, store: RunStore, progress: Progress) -> None:

@@ -98,6 +98,10 @@ class Plan(TrafficPlan):
         False, description="also ask some requests again with logprobs; both endpoints must take them"
     )
     floor_tokens: int = Field(2048, ge=0, description="tokens on which the reference's own noise floor is measured")
+    floor: Path | None = Field(None, description="folder that `enginegate floor` wrote; default: measured in the run")
+    logit_documents: int | None = Field(
+        None, ge=0, description="texts whose log-probabilities engines are asked for; default: 48 if a criterion is kld"
+    )
     aa: bool = Field(False, description="set by gate --aa: the baseline in both arms, judged under no-regression")
     budget_minutes: float | None = Field(
         None, gt=0, description="minutes of visits (AIPerf's start included) that a run may spend"
@@ -172,6 +176,8 @@ def make_plan(data: dict[str, Any], *, source: str, folder: Path) -> Plan:
     changes: dict[str, Any] = {"tasks": anchored_names(folder, plan.tasks)}
     if plan.reference and plan.reference.path:
         changes["reference"] = plan.reference.model_copy(update={"path": absolute(folder, plan.reference.path)})
+    if plan.floor:
+        changes["floor"] = absolute(folder, plan.floor)
     if plan.policy.endswith((".yaml", ".yml")):
         changes["policy"] = str(absolute(folder, plan.policy))
     return plan.model_copy(update=changes)

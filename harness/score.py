@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness.errors import InvalidRun
+from harness.logits import score_collected
 from harness.measurement import Role
 from harness.plan import Plan
 from harness.progress import Progress
@@ -21,6 +22,7 @@ from oracles.answers import Visit, keys_with_ids
 from oracles.audit import judge_audit
 from oracles.endpoint_reference import http_ask, open_endpoint
 from oracles.floor import measure_floor
+from oracles.floor_file import take_floor
 from oracles.protocol import check_arm
 from oracles.reference import OracleError, Reference, open_reference
 from oracles.result import OracleResult
@@ -43,6 +45,7 @@ def score_arms(plan: Plan, pairs: int, root: Path, progress: Progress) -> list[P
             write_json(out / role / "tokens.json", _without_reference(role))
         if reference is not None:
             _score_tokens(plan, visits, reference, out, progress)
+            _score_logits(root, reference, out, progress)
         _check_conduct(plan, visits, reference, root, progress)
         grade_tasks(plan, pairs, root, progress)
     except OracleError as error:
@@ -67,12 +70,16 @@ def open_plan_reference(plan: Plan, progress: Progress) -> Reference | None:
 def _score_tokens(
     plan: Plan, visits: dict[Role, list[Visit]], reference: Reference, out: Path, progress: Progress
 ) -> None:
-    floor = measure_floor(
-        visits["baseline"],
-        reference,
-        out / "floor",
-        max_tokens=plan.floor_tokens,
-        progress=_counting("measuring the noise floor", progress),
+    floor = (
+        take_floor(plan.floor, reference, out / "floor")
+        if plan.floor
+        else measure_floor(
+            visits["baseline"],
+            reference,
+            out / "floor",
+            max_tokens=plan.floor_tokens,
+            progress=counting("measuring the noise floor", "tokens", progress),
+        )
     )
     # Ids for a request only where both arms gave them: the two are scored in one way or not at all.
     shared = keys_with_ids(visits["baseline"]) & keys_with_ids(visits["candidate"])
@@ -84,8 +91,14 @@ def _score_tokens(
             out / role,
             engine_ids=shared,
             tie_width=floor.tie_width,
-            progress=_counting(f"scoring the {role}", progress),
+            progress=counting(f"scoring the {role}", "tokens", progress),
         )
+
+
+def _score_logits(root: Path, reference: Reference, out: Path, progress: Progress) -> None:
+    collected: dict[str, Path] = {role: folder for role in ROLES if (folder := root / "logits" / role).is_dir()}
+    if collected:
+        score_collected(collected, reference, out, progress)
 
 
 def _check_conduct(
@@ -142,14 +155,15 @@ def _without_reference(role: Role) -> OracleResult:
     )
 
 
-def _counting(doing: str, progress: Progress) -> Callable[[int, int], None]:
+def counting(doing: str, what: str, progress: Progress) -> Callable[[int, int], None]:
+    """A callback for (done, total) that says the rate and the time left."""
     began = time.monotonic()
 
     def counted(done: int, total: int) -> None:
         seconds = max(time.monotonic() - began, 1e-9)
         left = (total - done) * seconds / max(done, 1)
         progress(
-            f"{doing}: {done:,} of {total:,} tokens, {done / seconds:,.0f} tokens/s, {left:.0f} s left",
+            f"{doing}: {done:,} of {total:,} {what}, {done / seconds:,.0f} {what}/s, {left:.0f} s left",
             done / max(total, 1),
         )
 

@@ -10,7 +10,7 @@ logits moved (Yuan et al., arXiv 2506.09501, measure how much such changes matte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +21,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from oracles.answers import Answer, Visit, read_answers
+from oracles.kl_metrics import bucketed_kld
+from oracles.logit_oracle import write_rows
+from oracles.logits import SMALLEST
 from oracles.reference import LocalReference, OracleError, Reference, open_reference
 from oracles.result import Metric, OracleResult
 from oracles.scoring import ScoreRequest, TokenScores
@@ -30,7 +33,7 @@ from oracles.tokens import sha256, token_metrics, write_result
 VERSION = 1
 MAX_TOKENS = 2048
 QUANTILE = 0.999
-CANDIDATES = 8  # of the reference; other numerics choose among them
+CANDIDATES = 20  # of the reference; other numerics choose among them, and their divergence is taken over them
 Numerics = Literal["precision", "attention", "batch"]
 ALL: tuple[Numerics, ...] = ("precision", "attention", "batch")
 Progress = Callable[[int, int], None]
@@ -73,8 +76,21 @@ def measure_floor(
         OracleError: a file cannot be read.
     """
     inputs = {f"pairs/{v.pair:02d}/{f.name}": sha256(f) for v in visits for f in (v.requests, v.workload)}
-    inputs["reference"] = reference.revision
     sample = _sample(read_answers(visits, reference).scored, max_tokens, seed)
+    return floor_of(sample, reference, out_dir, inputs=inputs, numerics=numerics, progress=progress)
+
+
+def floor_of(
+    sample: Sequence[Answer],
+    reference: Reference,
+    out_dir: Path,
+    *,
+    inputs: Mapping[str, str] | None = None,
+    numerics: Sequence[Numerics] = ALL,
+    progress: Progress | None = None,
+) -> Floor:
+    """The same on given answers; `inputs` names what they were read from."""
+    inputs = {**(inputs or {}), "reference": reference.revision}
     if not sample:
         reason = "There is no timed answer to measure the floor on."
         return Floor(write_result(_result("unscored", reason=reason, inputs=inputs), out_dir), None)
@@ -83,14 +99,17 @@ def measure_floor(
     measured, notes = _under_each(passes, numerics, own)
     if not measured:
         return Floor(write_result(_result("unscored", reason="; ".join(notes) + ".", inputs=inputs), out_dir), None)
-    shifts = np.concatenate([shift for shift, _ in measured.values()])
-    tie_width = float(np.quantile(shifts, QUANTILE))
-    metrics = {f"margin.{name}": _mean(_margins(chosen)) for name, (_, chosen) in measured.items()}
-    _, loudest = max(measured.values(), key=lambda both: float(_margins(both[1]).mean()))
+    tie_width = float(np.quantile(np.concatenate([way.shift for way in measured.values()]), QUANTILE))
+    shifts = sum(len(way.shift) for way in measured.values())
+    metrics = {f"margin.{name}": _mean(_margins(way.chosen)) for name, way in measured.items()}
+    metrics |= {f"kld.{name}": _mean(np.concatenate(way.klds)) for name, way in measured.items()}
+    loudest = max(measured.values(), key=lambda way: float(_margins(way.chosen).mean())).chosen
+    furthest = max(measured.values(), key=lambda way: float(np.concatenate(way.klds).mean())).klds
     rows = [token_row(a, s, tie_width) for a, s in zip(sample, loudest, strict=True)]
     write_table(rows, out_dir / "tokens.parquet")
+    write_rows([_kld_row(a, klds) for a, klds in zip(sample, furthest, strict=True)], out_dir / "logits.parquet")
     metrics |= token_metrics(pd.DataFrame(rows).assign(greedy=True))
-    metrics["tie_width"] = Metric(value=tie_width, unit="nats", n=len(shifts))
+    metrics["tie_width"] = Metric(value=tie_width, unit="nats", n=shifts)
     result = _result("scored", metrics=metrics, notes=tuple(notes), inputs=inputs)
     return Floor(write_result(result, out_dir), tie_width)
 
@@ -122,11 +141,21 @@ class _Passes:
         return scores
 
 
+@dataclass(frozen=True)
+class _Way:
+    """The reference under one other numerics: how far every gap of its two best logits moved, what it thinks of the
+    tokens chosen then, and the divergence at every position of every answer."""
+
+    shift: Values
+    chosen: list[TokenScores]
+    klds: list[Values]
+
+
 def _under_each(
     passes: _Passes, numerics: Sequence[Numerics], own: Sequence[TokenScores]
-) -> tuple[dict[str, tuple[Values, list[TokenScores]]], list[str]]:
-    """For each numerics, how far every gap moved and what the reference thinks of its choices; notes on what failed."""
-    measured: dict[str, tuple[Values, list[TokenScores]]] = {}
+) -> tuple[dict[str, _Way], list[str]]:
+    """The reference under each numerics, and notes on what failed."""
+    measured: dict[str, _Way] = {}
     notes: list[str] = []
     for name in numerics:
         try:
@@ -135,8 +164,8 @@ def _under_each(
             notes.append(f"the floor under other {name} was not measured: {error}")
             continue
         shift = np.concatenate([np.abs(_gap(a) - _gap(b)) for a, b in zip(own, other, strict=True)])
-        choices = [s.top_ids[:, 0] for s in other]
-        measured[name] = shift, _judge_choices(passes, own, choices)
+        chosen = _judge_choices(passes, own, [s.top_ids[:, 0] for s in other])
+        measured[name] = _Way(shift, chosen, [_divergence(a, b) for a, b in zip(own, other, strict=True)])
     return measured, notes
 
 
@@ -167,8 +196,23 @@ def _among_best(scores: TokenScores, chosen: npt.NDArray[np.integer[Any]]) -> To
     )
 
 
-def _mean(margins: Values) -> Metric:
-    return Metric(value=float(margins.mean()), unit="nats/token", n=len(margins))
+def _divergence(own: TokenScores, other: TokenScores) -> Values:
+    """KL(own || other) at each position over the ids that both kept, the rest as one; nats."""
+
+    def known(scores: TokenScores, i: int) -> dict[int, float]:
+        return dict(zip(scores.top_ids[i].tolist(), scores.top_logprobs[i].astype(float).tolist(), strict=True))
+
+    return np.array([bucketed_kld(known(own, i), known(other, i), SMALLEST)[0] for i in range(len(own.logprobs))])
+
+
+def _kld_row(answer: Answer, klds: Values) -> dict[str, Any]:
+    about = {"pair": answer.pair, "line": answer.line, "item": answer.item, "stratum": answer.stratum}
+    numbers = {"tokens": len(klds), "kld_sum": float(klds.sum()), "klds": klds.astype(np.float32)}
+    return about | {"phase": "prefill"} | numbers
+
+
+def _mean(values: Values) -> Metric:
+    return Metric(value=float(values.mean()), unit="nats/token", n=len(values))
 
 
 def _margins(scores: Sequence[TokenScores]) -> Values:
@@ -202,14 +246,15 @@ def _score_otherwise(passes: _Passes, name: Numerics) -> list[TokenScores]:
     """The same requests under other numerics."""
     reference = passes.reference
     if name == "batch":
-        return passes.score(reference, top_k=2, batch=1)
+        return passes.score(reference, top_k=CANDIDATES, batch=1)
     if not isinstance(reference, LocalReference):
         raise OracleError("a server computes in its own way only")
     if name == "attention":
         with _other_attention(reference.model):
-            return passes.score(reference, top_k=2)
+            return passes.score(reference, top_k=CANDIDATES)
     dtype = "bfloat16" if reference.dtype == "float32" else "float32"
-    return passes.score(open_reference(reference.path, device=str(reference.model.device), dtype=dtype), top_k=2)
+    other = open_reference(reference.path, device=str(reference.model.device), dtype=dtype)
+    return passes.score(other, top_k=CANDIDATES)
 
 
 @contextmanager

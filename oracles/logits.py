@@ -15,13 +15,12 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from oracles.kl_metrics import Positions, bucketed_kld, kl_metrics
+from oracles.kl_metrics import Positions, bucketed_kld
 from oracles.logprob_rows import LogprobRow, decode_rows, prompt_rows
 from oracles.reference import OracleError, Reference
-from oracles.result import Metric, OracleResult
+from oracles.result import Metric
 from oracles.scoring import ScoreRequest
 
-VERSION = 1
 TOP_K = 20
 SMALLEST = -20.0  # ln of the least mass a bucket is given
 SHIFT_GAP = 0.5  # nats; below it rows fit well enough not to look for a shift
@@ -65,7 +64,19 @@ def ask_decode(
         "model": model, "prompt": list(prompt), "max_tokens": max_tokens, "temperature": temperature,
         "logprobs": top_k, "return_tokens_as_token_ids": True, **fields,
     }  # fmt: skip
-    return decode_rows(ask("/v1/completions", body))
+    answer = ask("/v1/completions", body)
+    rows = decode_rows(answer)
+    _check_count(answer, len(rows))
+    return rows
+
+
+def _check_count(answer: Mapping[str, Any], rows: int) -> None:
+    """Refuse an answer that merged tokens into one row: what follows has another context than its rows say."""
+    usage, choice = answer.get("usage"), answer["choices"][0]
+    claimed = usage.get("completion_tokens") if isinstance(usage, Mapping) else None
+    unlisted_end = choice.get("finish_reason") == "stop"
+    if isinstance(claimed, int) and not rows <= claimed <= rows + unlisted_end:
+        raise OracleError(f"{rows} rows of log-probabilities came for {claimed} generated tokens.")
 
 
 def compare(documents: Sequence[Document], reference: Reference, top_k: int = 100) -> Positions:
@@ -77,6 +88,8 @@ def compare(documents: Sequence[Document], reference: Reference, top_k: int = 10
     columns: list[tuple[int, float, float, float, bool, float]] = []
     for number, (document, seen) in enumerate(zip(documents, scores, strict=True)):
         check_alignment(np.array([row.logprob for row in document.rows]), seen.logprobs.astype(float), document.item)
+        theirs = np.array([max(row.known, key=row.known.__getitem__) for row in document.rows])
+        check_choices(theirs, seen.top_ids[:, 0], document.item)
         for i, row in enumerate(document.rows):
             p = dict(zip(seen.top_ids[i].tolist(), seen.top_logprobs[i].astype(float).tolist(), strict=True))
             p[row.token] = float(seen.logprobs[i])
@@ -102,6 +115,26 @@ def check_alignment(claimed: Values, reference: Values, item: str) -> None:
         raise OracleError(
             f"{item}: the server's log-probabilities are {here:.2f} nats from the reference's, but {gap:.2f} when "
             f"taken as those of the token {where}: its rows are shifted."
+        )
+
+
+def check_choices(theirs: npt.NDArray[np.int64], reference: npt.NDArray[np.int32], item: str) -> None:
+    """Refuse distributions of a neighbouring position, told by their most likely tokens. Raises OracleError.
+
+    llama-cpp-python's echo looks up the right token in the distribution before it: no value fits its neighbour then.
+    """
+    if len(theirs) < 8:
+        return
+    here = float((theirs == reference).mean())
+    shifted = {
+        "before": float((theirs[1:] == reference[:-1]).mean()),
+        "after": float((theirs[:-1] == reference[1:]).mean()),
+    }
+    where, share = max(shifted.items(), key=lambda pair: pair[1])
+    if here < 0.5 and share > max(0.5, 2 * here):
+        raise OracleError(
+            f"{item}: the server's most likely token is the reference's at {here:.0%} of positions, but at {share:.0%} "
+            f"when taken as that of the position {where}: its distributions are shifted."
         )
 
 
@@ -169,18 +202,3 @@ def self_consistency(
         low, high = (None, None) if error is None else (mean - 1.96 * error, mean + 1.96 * error)
         metrics[f"k3_{state}"] = Metric(value=mean, unit="nats/token", n=n, ci_low=low, ci_high=high)
     return metrics
-
-
-def logit_result(
-    arm: Literal["baseline", "candidate"], positions: Positions, reference: Reference, notes: Sequence[str] = ()
-) -> OracleResult:
-    """The metric set as an oracle's result; unscored, with the reason, when it cannot be computed."""
-    inputs = {"reference": reference.revision}
-    try:
-        metrics = kl_metrics(positions)
-    except ValueError as error:
-        reason = f"The logit oracle has nothing to say: {error}."
-        return OracleResult(oracle="logits", arm=arm, version=VERSION, status="unscored", reason=reason, inputs=inputs)
-    return OracleResult(
-        oracle="logits", arm=arm, version=VERSION, status="scored", metrics=metrics, inputs=inputs, notes=tuple(notes)
-    )

@@ -11,14 +11,18 @@ from reports.svg import Chart, Drawing, Palette
 from reports.values import as_dict, as_number
 
 Line = list[tuple[float, float]]
-_PERCENTILE = re.compile(r"kld_p(\d+(?:\.\d+)?)")
+_PERCENTILE = re.compile(r"kld_p(\d+(?:\.\d+)?)(?:@(\w+))?")
 _DASH = {"candidate": "-", "baseline": (0, (5, 2))}
 _MARK = {"candidate": "o", "baseline": "s"}
 
 
 def kl_tail(run: Run) -> Chart | None:
     """KL divergence that a share of positions exceeds, both arms; None when no engine gave log-probabilities."""
-    lines = {arm: line for arm in ("candidate", "baseline") if len(line := _line(run, arm)) > 1}
+    every = [
+        {arm: _line(run, arm, phase) for arm in ("candidate", "baseline")} for phase in ("prefill", "decode", None)
+    ]
+    drawn = [{arm: line for arm, line in lines.items() if len(line) > 1} for lines in every]
+    lines = max(drawn, key=len)  # the first phase that most arms answered
     if not lines:
         return None
     told = "; ".join(f"{arm} {wording.number(line[-1][1])} nats at the furthest" for arm, line in lines.items())
@@ -28,14 +32,16 @@ def kl_tail(run: Run) -> Chart | None:
     )  # fmt: skip
 
 
-def _line(run: Run, arm: str) -> Line:
-    """(share of positions above, nats), from the middle to the furthest."""
+def _line(run: Run, arm: str, phase: str | None) -> Line:
+    """(share of positions above, nats) of one phase, from the middle to the furthest."""
     metrics = as_dict(as_dict(run.oracles.get(arm, {}).get("logits")).get("metrics"))
     found = []
     for name, metric in metrics.items():
         percentile = _PERCENTILE.fullmatch(name)
         value = as_number(as_dict(metric).get("value"))
-        if percentile and value is not None and value > 0 and 50 <= float(percentile[1]) < 100:
+        if not percentile or percentile[2] != phase or value is None:
+            continue
+        if value > 0 and 50 <= float(percentile[1]) < 100:
             found.append((1 - float(percentile[1]) / 100, value))
     return sorted(found, reverse=True)
 

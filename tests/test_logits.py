@@ -24,7 +24,6 @@ from oracles.logits import (
     compare,
     convention,
     k3,
-    logit_result,
     self_consistency,
 )
 from oracles.logprob_rows import LogprobRow, decode_rows, prompt_rows
@@ -230,7 +229,7 @@ def documents(server: Server, top_k: int = 20) -> list[Document]:
 
 def test_an_honest_server_is_as_far_as_rounding() -> None:
     found = compare(documents(Server()), tiny_reference())
-    metrics = logit_result("candidate", found, tiny_reference()).metrics
+    metrics = kl_metrics(found)
     assert metrics["kld_mean"].value == pytest.approx(0, abs=1e-5)
     assert metrics["same_top"].value == 1
     assert metrics["ppl_ratio"].value == pytest.approx(1, abs=1e-4)
@@ -293,9 +292,3 @@ def test_cache_states_differ_in_their_salt_alone() -> None:
     self_consistency(server, "m", texts(1, 10), max_tokens=4)
     salts = [body["cache_salt"] for body in server.asked]
     assert salts == ["enginegate-0-written", "enginegate-0-read", "enginegate-0-read", "enginegate-0-written"]
-
-
-def test_few_positions_are_unscored_with_the_reason() -> None:
-    result = logit_result("candidate", positions(50), tiny_reference())
-    assert result.status == "unscored"
-    assert "100 at least" in result.reason

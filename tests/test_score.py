@@ -12,8 +12,12 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tokenizers import Tokenizer
 
 from harness.errors import InvalidRun, UsageError
+from harness.floor import run_floor
+from harness.judge import _klds, measured_metrics
+from harness.logits import ask_endpoint, documents_wanted
 from harness.measurement import Role
 from harness.plan import Plan, make_plan
 from harness.score import score_arms
@@ -132,3 +136,41 @@ def test_a_server_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
 def test_a_reference_url_must_be_one() -> None:
     with pytest.raises(UsageError, match="is no http"):
         plan({"url": "localhost:8000"})
+
+
+def test_log_probabilities_are_asked_for_scored_and_put_before_the_gate(tmp_path: Path, url: str) -> None:
+    root = small_run(tmp_path / "run")
+    local = {"path": str(tiny_folder()), "dtype": "float32", "device": "cpu"}
+    asked_for = plan(local, criteria=["kld <= 1.05x"], endpoints={role: {"url": url} for role in ROLES})
+    assert documents_wanted(plan(local)) == 0 and documents_wanted(asked_for) == 48
+    assert "kld" in measured_metrics(asked_for) and "kld" not in measured_metrics(plan(local))
+    tokenizer = Tokenizer.from_file(str(tiny_folder() / "tokenizer.json"))
+    for role in ROLES:
+        workload = root / "pairs" / "01" / "workload.parquet"
+        ask_endpoint(asked_for, role, workload, root / "logits" / role, tokenizer, 48, lambda *_: None)
+    score_arms(asked_for, 1, root, lambda *_: None)
+    divergence = _klds(root)
+    assert divergence is not None and divergence.floor is not None
+    assert divergence.candidate.nats.max() < 1e-3
+    assert set(divergence.candidate.item) == {"item-0", "item-1", "item-2"}
+    assert divergence.candidate.tokens.sum() == divergence.baseline.tokens.sum() > 30
+
+
+def test_a_floor_measured_before_is_taken_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = run_floor(
+        tiny_folder(), tmp_path / "floor", lambda *_: None,
+        tokens=100, profile="smoke", seed=1, device="cpu", dtype="float32",
+    )  # fmt: skip
+    assert done.tie_width is not None and done.result.metrics["margin"].n > 20
+    monkeypatch.setattr("harness.score.measure_floor", lambda *_, **__: pytest.fail("the floor was measured again"))
+    local = {"path": str(tiny_folder()), "dtype": "float32", "device": "cpu"}
+    root = small_run(tmp_path / "run")
+    score_arms(plan(local, floor=str(tmp_path / "floor")), 1, root, lambda *_: None)
+    kept = (root / "oracles" / "floor" / "tokens.json").read_bytes()
+    assert kept == (tmp_path / "floor" / "tokens.json").read_bytes()
+    other = kept.replace(done.result.inputs["reference"].encode(), b"f" * 64)
+    (tmp_path / "floor" / "tokens.json").write_bytes(other)
+    with pytest.raises(InvalidRun, match="measured under another reference"):
+        score_arms(plan(local, floor=str(tmp_path / "floor")), 1, root, lambda *_: None)
+    with pytest.raises(InvalidRun, match=r"has no tokens\.json"):
+        score_arms(plan(local, floor=str(tmp_path)), 1, root, lambda *_: None)

@@ -1,0 +1,84 @@
+"""The logit oracle's two halves in a run: asking the engines while they are up, and scoring what they returned."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pyarrow.parquet as pq
+from tokenizers import Tokenizer
+
+from harness.criteria import read_criteria
+from harness.plan import Plan
+from harness.traffic_plan import TrafficPlan
+from harness.workload import seed_for
+from oracles.endpoint_reference import http_ask
+from oracles.logit_files import TEXT_TOKENS, Text, collect, fewest_ids, read_documents
+from oracles.logit_oracle import score_logits
+from oracles.logits import TOP_K
+from oracles.reference import Reference
+
+DOCUMENTS = 48  # texts asked about when a criterion names kld
+SHORTEST = 12  # tokens of a text that is worth asking about
+
+
+def documents_wanted(plan: Plan) -> int:
+    """How many texts the plan has the engines asked about: its own number, else some when a criterion names kld."""
+    if plan.reference is None:
+        return 0
+    if plan.logit_documents is not None:
+        return plan.logit_documents
+    return DOCUMENTS if any(c.metric == "kld" for c in read_criteria(plan.policy, plan.criteria)) else 0
+
+
+def workload_texts(workload: Path, tokenizer: Tokenizer, *, pair: int, count: int, seed: int) -> list[Text]:
+    """At most `count` different prompts of a workload, drawn at random, as token ids without a chat template."""
+    found: dict[str, Text] = {}
+    rows = pq.read_table(workload, columns=["line", "kind", "item", "stratum", "messages"]).to_pylist()
+    for row in rows:
+        if row["kind"] == "warmup" or row["item"] in found:
+            continue
+        ids = tokenizer.encode(_written(row["messages"]), add_special_tokens=False).ids[:TEXT_TOKENS]
+        if len(ids) >= SHORTEST:
+            found[row["item"]] = Text(pair, row["line"], row["item"], row["stratum"], ids)
+    texts = list(found.values())
+    random.Random(seed).shuffle(texts)
+    return sorted(texts[:count], key=lambda text: text.line)
+
+
+def ask_endpoint(
+    plan: TrafficPlan,
+    arm: str,
+    workload: Path,
+    out: Path,
+    tokenizer: Tokenizer,
+    count: int,
+    progress: Callable[[int, int], None],
+) -> list[Path]:
+    """Ask one arm about `count` texts of pair 1's workload and write what it returned into `out`."""
+    endpoint = plan.endpoint(arm)
+    key = os.environ.get(endpoint.api_key_env) if endpoint.api_key_env else None
+    texts = workload_texts(workload, tokenizer, pair=1, count=count, seed=seed_for(plan, 1, "logits"))
+    ask = http_ask(endpoint.all_urls[0], api_key=key, timeout_s=plan.request_timeout_s)
+    return collect(ask, plan.served_model(arm), texts, out, progress=progress)
+
+
+def score_collected(
+    folders: Mapping[str, Path], reference: Reference, out: Path, progress: Callable[[str], None]
+) -> None:
+    """Score what was collected of each arm (name -> folder) into `out`/<name>; all on equally many ids a position."""
+    fewest = [fewest_ids(read_documents(folder)) for folder in folders.values()]
+    top_k = min([TOP_K, *(number for number in fewest if number is not None)])
+    for name, folder in folders.items():
+        progress(f"comparing the log-probabilities of {name}")
+        score_logits(folder, reference, "baseline" if name == "baseline" else "candidate", out / name, top_k=top_k)
+
+
+def _written(messages: str) -> str:
+    """What people wrote in a workload row."""
+    content = json.loads(messages)
+    turns: Sequence[object] = content if isinstance(content, list) else [content]
+    return "\n\n".join(str(turn.get("content") or "") if isinstance(turn, dict) else str(turn) for turn in turns)
