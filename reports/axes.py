@@ -14,8 +14,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Scale = Literal["linear", "log"]
+Dash = str | tuple[float, tuple[float, ...]]
 SMALL = (350, 226)  # CSS pixels; one column of the page, and the whole width of a phone
 _PER_INCH = 72  # matplotlib's SVG unit
+
+
+def look(p: Palette, name: str, place: int) -> tuple[str, Dash]:
+    """Colour and dash of a line: an arm's own, or the `place`-th of several; style.css has the same for legends."""
+    if name in ("candidate", "baseline"):
+        return p.of(name), "-" if name == "candidate" else (0, (5, 2))
+    colours = (p.cand, p.third, p.fourth, p.INCONCLUSIVE, p.INVALID, p.PASS)
+    dashes: tuple[Dash, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)))
+    return colours[place % 6], dashes[place % 3]
 
 
 def figure(size: tuple[int, int]) -> Figure:

@@ -7,13 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from reports import wording
-from reports.axes import SMALL, figure, name_axes, panel, scale, set_ticks, spread_out, tick_text
+from reports.axes import SMALL, figure, look, name_axes, panel, scale, set_ticks, spread_out, tick_text
 from reports.definitions import label
 from reports.pair_series import PairSeries, Spread, unit_of
 from reports.run_data import Cell, Run
 from reports.svg import Chart, Drawing, Palette, slug
-
-STYLE = {"candidate": "-", "baseline": (0, (5, 2))}
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ def _pareto(p: Palette, points: dict[str, list[_Point]], metric: str, limit: flo
     if limit:
         axes.axvspan(limit, axes.get_xlim()[1], color=p.PASS, alpha=0.08, linewidth=0)
     for place, (arm, found) in enumerate(points.items()):
-        colour, dash = _look(p, arm, place)
+        colour, dash = look(p, arm, place)
         xs, ys = [q.x.median for q in found], [q.y.median for q in found]
         axes.plot(xs, ys, "o", color=colour, linewidth=1.8, linestyle=dash, markersize=5.5, markeredgewidth=0)
         axes.hlines(ys, [q.x.low for q in found], [q.x.high for q in found], color=colour, linewidth=1, alpha=0.7)
@@ -89,12 +87,6 @@ def _pareto(p: Palette, points: dict[str, list[_Point]], metric: str, limit: flo
             axes.annotate(q.cell.load, at, (5, 4), textcoords="offset points", color=p.quiet, fontsize=10)
     name_axes(axes, p, "interactivity, tokens/s/user", f"{label(metric).lower()}, {unit_of(metric)}")
     return drawing
-
-
-def _look(p: Palette, arm: str, place: int) -> tuple[str, object]:
-    if arm in STYLE:
-        return p.of(arm), STYLE[arm]
-    return (p.cand, p.base, p.third, p.fourth)[place % 4], ("-", (0, (5, 2)), (0, (2, 2)), (0, (6, 2, 1, 2)))[place % 4]
 
 
 def latency_by_load(run: Run, series: PairSeries, profile: str, metric: str, arms: Sequence[str]) -> Chart | None:
@@ -134,8 +126,9 @@ def _latency(
     if limit and low < limit < high:
         axes.axhspan(low, limit, color=p.PASS, alpha=0.08, linewidth=0)
         axes.axhline(limit, color=p.PASS, linewidth=1.2, linestyle=(0, (4, 2)))
+    arms = list(dict.fromkeys(arm for arm, _ in lines))
     for (arm, stat), line in lines.items():
-        colour, dash = _look(p, arm, 0 if arm == "candidate" else 1)
+        colour, dash = look(p, arm, arms.index(arm))
         xs = [load for load, _ in line]
         axes.fill_between(
             xs, [s.low for _, s in line], [s.high for _, s in line], color=colour, alpha=0.16, linewidth=0

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from reports import wording
-from reports.axes import SMALL, figure, name_axes, panel, scale, set_ticks, spread_out
+from reports.axes import SMALL, figure, look, name_axes, panel, scale, set_ticks, spread_out
 from reports.change_points import change_points
 from reports.definitions import label
 from reports.pair_series import PairSeries, Spread
@@ -19,7 +19,6 @@ from reports.svg import Chart, Drawing, Palette, slug
 from reports.verdict_data import Check
 
 MAX_LINES = 6  # runs drawn in colours of their own: more could not be told apart
-_COLOURS = ("cand", "third", "fourth", "INCONCLUSIVE", "INVALID", "PASS")
 _MARKERS = "osD^vP"
 
 
@@ -62,10 +61,13 @@ def _pareto(p: Palette, lines: Sequence[_Line], names: Sequence[str]) -> Drawing
     spread_out(axes.yaxis, [y.median for _, _, y in every], 0.1, 4)
     for line in lines:
         place = names.index(line.name)
-        colour = p.base if line.baseline else p.of(_COLOURS[place])
+        colour, own = look(p, "baseline" if line.baseline else line.name, place)
         xs, ys = [x.median for _, x, _ in line.points], [y.median for _, _, y in line.points]
-        dash = {"linestyle": (0, (4, 3)), "linewidth": 1, "alpha": 0.6} if line.baseline else {"linewidth": 1.8}
-        axes.plot(xs, ys, marker=_MARKERS[place], color=colour, markersize=4.5, markeredgewidth=0, **dash)
+        strong = not line.baseline
+        axes.plot(
+            xs, ys, marker=_MARKERS[place], color=colour, linestyle=own, linewidth=1.8 if strong else 1,
+            alpha=1 if strong else 0.6, markersize=4.5, markeredgewidth=0,
+        )  # fmt: skip
         for load, x, y in line.points:
             arm = ", baseline" if line.baseline else ""
             told = f"{wording.number(y.median)} tokens/s at {wording.number(x.median)} tokens/s/user"

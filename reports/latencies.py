@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from reports import wording
-from reports.axes import SMALL, figure, name_axes, panel, scale, set_ticks
+from reports.axes import SMALL, figure, look, name_axes, panel, scale, set_ticks
 from reports.definitions import label
 from reports.run_data import Run
 from reports.svg import Chart, Drawing, Palette, slug
@@ -19,7 +19,6 @@ from reports.svg import Chart, Drawing, Palette, slug
 Values = npt.NDArray[np.float64]
 QUANTILES = np.concatenate([[0.05], np.arange(0.1, 0.95, 0.1), [0.95, 0.99]])
 _POINTS = 120  # of a distribution's line: enough for its shape, small enough for the page
-_DASH = {"candidate": "-", "baseline": (0, (5, 2))}
 
 
 @dataclass(frozen=True)
@@ -66,12 +65,13 @@ def distribution(cell: str, metric: str, asked: dict[tuple[str, str, str], Asked
     found = {arm: asked[arm, cell, metric] for arm in arms if (arm, cell, metric) in asked}
     if not any(np.isfinite(one.pooled).any() for one in found.values()):
         return None
+    judged = {"baseline", "candidate"} <= found.keys()
     requests = min(len(one.pooled) for one in found.values())
     medians = "; ".join(f"{arm} median {wording.number(_quantile(one.pooled, 0.5))} ms" for arm, one in found.items())
     return Chart(
         name=f"distribution-{slug(cell)}-{metric}",
         title=f"{cell}: {label(metric)}",
-        note=f"Share of {requests:,} requests within x ms; below, speed-up by quantile.",
+        note=f"Share of {requests:,} requests within x ms{'; below, speed-up by quantile' if judged else ''}.",
         alt=f"{label(metric)} in {cell}: {medians}.",
         draw=lambda p: _draw(p, found),
         define="percentile",
@@ -101,24 +101,24 @@ def quantile_ratios(baseline: Asked, candidate: Asked) -> list[tuple[float, floa
 
 
 def _draw(p: Palette, found: dict[str, Asked]) -> Drawing:
-    width, height = SMALL[0], 322
-    drawing = Drawing(figure((width, height)))
-    upper = panel(drawing.figure, p, top=12, bottom=152, right=14)
+    judged = {"baseline", "candidate"} <= found.keys()
+    drawing = Drawing(figure((SMALL[0], 322 if judged else 210)))
+    upper = panel(drawing.figure, p, top=12, bottom=152 if judged else 40, right=14)
     finite = [one.pooled[np.isfinite(one.pooled)] for one in found.values()]
     scale(upper.xaxis, "log", [v for values in finite for v in values[[0, -1]] if len(values)])
     upper.set_ylim(0, 1.02)
     set_ticks(upper.yaxis, [0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
-    for arm, one in found.items():
+    for place, (arm, one) in enumerate(found.items()):
         share = np.linspace(0, 1, _POINTS)
         xs = np.quantile(one.pooled, share, method="higher")
         kept = np.isfinite(xs)
-        colour = p.of(arm) if arm in _DASH else p.third
-        upper.plot(xs[kept], share[kept], color=colour, linewidth=1.9, linestyle=_DASH.get(arm, "-"))
+        colour, dash = look(p, arm, place)
+        upper.plot(xs[kept], share[kept], color=colour, linewidth=1.9, linestyle=dash)
         for q in (0.25, 0.5, 0.75, 0.95):
             at = _quantile(one.pooled, q)
             drawing.tip(upper, at, q, f"{arm} p{100 * q:g}: {wording.number(at)} ms")
     upper.set_xlabel("ms (log)", color=p.quiet, fontsize=10.5, labelpad=2)
-    if {"baseline", "candidate"} <= found.keys():
+    if judged:
         _ratio_axes(drawing, p, quantile_ratios(found["baseline"], found["candidate"]))
     return drawing
 

@@ -229,8 +229,8 @@ def _when(run: Run) -> str:
 
 
 def _traffic(run: Run) -> str:
-    pairs = len({visit.pair for visit in run.visits})
-    parts = [wording.count(pairs, "pair"), wording.count(len(run.cells), "cell")]
+    parts = [wording.count(run.pairs, "pair")] if run.verdict or run.pairs > 1 else []
+    parts.append(wording.count(len(run.cells), "cell"))
     if run.verdict and (requests := as_number(run.verdict.cost.get("requests"))):
         parts.append(wording.count(requests, "request"))
     if run.plan.get("seed") is not None:

@@ -96,6 +96,11 @@ class Run:
         rank = {"baseline": 0, "candidate": 1}
         return tuple(sorted({v.arm for v in self.visits}, key=lambda arm: (rank.get(arm, 2), arm)))
 
+    @cached_property
+    def pairs(self) -> int:
+        """How often every engine was visited."""
+        return len({visit.pair for visit in self.visits})
+
     @property
     def status(self) -> str:
         """The verdict's status; without one UNFINISHED for a gate (its plan has a policy), SWEEP otherwise."""

@@ -107,8 +107,9 @@ def _load(run: Run, series: PairSeries) -> Section:
             charts.latency_by_load(run, series, name, "tpot", run.arms),
         ]
     lead = (
-        "What the engine delivers in all against how fast each user sees text, and what a request waits as load grows. "
-        "Bands and crosses: range over pairs." + _left_out(run)
+        "What the engine delivers in all against how fast each user sees text, and what a request waits as load grows."
+        + (" Bands and crosses: range over pairs." if run.pairs > 1 else "")
+        + _left_out(run)
     )
     return Section("load", "Under load", "Load", lead, _present(drawn), legend=_legend(run))
 
@@ -125,9 +126,12 @@ def _distributions(run: Run) -> Section:
     if len(chosen) < MAX_DISTRIBUTIONS:  # two columns: a row a cell; three columns: a row a metric
         places.sort(key=lambda place: chosen.index(place[0]))
     drawn = _present(latencies.distribution(cell, metric, asked, run.arms) for cell, metric in places)
-    lead = "Requests of all pairs together, for their shape; the verdict rests on pairs, not on these."
+    lead = "Every request of a cell, for the shape."
+    if run.verdict:
+        lead = "Requests of all pairs together, for their shape; the verdict rests on pairs, not on these."
     if len(run.cells) > len(chosen):
-        lead += f" Drawn: the {len(chosen)} cells closest to their bars."
+        which = f"{len(chosen)} cells closest to their bars" if cells else f"first {len(chosen)} cells"
+        lead += f" Drawn: the {which}."
     return Section("distributions", "Distributions", "Distributions", lead, drawn, legend=_legend(run))
 
 

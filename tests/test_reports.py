@@ -227,6 +227,10 @@ def test_a_sweep_of_any_endpoints_is_measured_not_judged(tmp_path: Path) -> None
     assert "Sweep: measured, not judged" in html
     assert "vllm" in html and "llama.cpp" in html
     assert "As right: PASS" not in html
+    drawn = html[html.index('id="latency-chat-steady-ttft-title"') :]
+    lines = drawn[: drawn.index("</svg>")]
+    assert "s-cand" in lines and "s-third" in lines and "s-base" not in lines
+    assert "closest to their bars" not in html and "speed-up by quantile" not in html
     assert junit_xml(run).count(b"<skipped") == 1
 
 
