@@ -5,22 +5,33 @@
 
 from __future__ import annotations
 
+import re
+
 from reports.glossary_accuracy import ACCURACY
-from reports.glossary_speed import CLIENT, DECISION, LATENCY, RATE, Definition
+from reports.glossary_client import CLIENT
+from reports.glossary_speed import DECISION, LATENCY, RATE, Definition
+from reports.glossary_tasks import LOGITS, TASKS
 
 GROUPS = {
     "Latency": LATENCY,
     "Rates": RATE,
     "The decision": DECISION,
     "Accuracy and honesty": ACCURACY,
+    "Tasks": TASKS,
+    "Log-probabilities": LOGITS,
     "Client and machine": CLIENT,
 }
 DEFINITIONS = {item.key: item for group in GROUPS.values() for item in group}
 
 
+_STATISTIC = re.compile(r"_(mean|median|max|min|rms|p\d+(\.\d+)?|raw|scaled)$")
+
+
 def define(metric: str) -> Definition | None:
-    """The definition behind a metric's name: `ttft.p95` is found under `ttft`."""
-    return DEFINITIONS.get(metric.partition(".")[0].partition("<")[0].partition(">")[0])
+    """The definition behind a metric's name: `ttft.p95` is found under `ttft`, `kld_p99.9` under `kld`."""
+    name = metric.partition("<")[0].partition(">")[0]
+    tries = (name, name.partition(".")[0].partition("@")[0], _STATISTIC.sub("", name))
+    return next((DEFINITIONS[key] for key in tries if key in DEFINITIONS), None)
 
 
 def label(metric: str) -> str:

@@ -48,16 +48,6 @@ ACCURACY = (
         "oracles/floor/tokens.parquet",
     ),
     Definition(
-        "kld", "KL divergence",
-        "How far the engine's probabilities are from the reference's, where the engine gives them.",
-        "mean over positions of Σ_v p_v (ln p_v − ln q_v)", "nats/token", "oracles/*/logits.json",
-    ),
-    Definition(
-        "tasks", "Task score",
-        "Score of lm-eval's tasks, graded on the timed responses; failed requests count as wrong.",
-        "mean over items, candidate − baseline, paired by item", "pt", "oracles/*/tasks.json",
-    ),
-    Definition(
         "entropy", "Entropy", "How undecided the reference itself is at the positions that were scored.",
         "mean over tokens of −Σ_v p_v ln p_v under the reference", "nats/token", f"{_TOKENS} entropy_sum / tokens",
     ),
@@ -99,6 +89,10 @@ ACCURACY = (
         "answers with ids from the engine / scored answers", "%", f"{_TOKENS} ids_source",
     ),
     Definition(
+        "round_trip", "Round trip", "Answers whose text, tokenised again, gives the engine's own ids back.",
+        "equal answers / answers tried", "%", "oracles/*/tokens.json",
+    ),
+    Definition(
         "refused_ids", "Ids refused", "Answers whose ids do not spell their text, and were not believed.",
         "count", "requests", "oracles/*/tokens.json",
     ),
@@ -122,19 +116,6 @@ ACCURACY = (
     Definition(
         "broke", "Broke it", "Requests of the candidate that broke the contract.", "count", "requests",
         "oracles/*/*.json count",
-    ),
-    Definition(
-        "task_score", "Task score, one arm", "Share of a task's items answered right; a failed request is wrong.",
-        "mean over items, repeats averaged; interval clustered by passage or template", "%",
-        "oracles/*/tasks.json score",
-    ),
-    Definition(
-        "flip_lost", "Lost", "Answers that the baseline got right and the candidate wrong.", "count of items", "items",
-        "oracles/*/flips.parquet",
-    ),
-    Definition(
-        "flip_gained", "Gained", "Answers that the candidate got right and the baseline wrong.", "count of items",
-        "items", "oracles/*/flips.parquet",
     ),
     Definition(
         "detectable_rate", "Detectable rate",

@@ -73,6 +73,7 @@ class Run:
     visits: tuple[Visit, ...]
     oracles: dict[str, dict[str, dict[str, Any]]]
     slos: dict[str, dict[str, float]]
+    calibration: dict[str, Any]
     problems: tuple[str, ...]
 
     @cached_property
@@ -144,6 +145,7 @@ def read_run(root: Path) -> Run:
         visits=visits,
         oracles=_oracles(root, problems),
         slos=_slos(root, problems),
+        calibration=_read(root / "calibration.json", problems),
         problems=tuple(problems),
     )
 

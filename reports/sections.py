@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from reports import accuracy_charts, charts, latencies
+from reports.calibration import calibration_lead, calibration_table
 from reports.contracts import Contract, contracts, contracts_table
 from reports.divergence import Scored
 from reports.examples import Gallery, furthest
@@ -178,8 +179,9 @@ def _honesty(run: Run) -> Section:
 def _machine(run: Run) -> Section:
     environment = flat_table("environment", "What the run stood on", value=run.environment)
     engines = flat_table("engines", "What the engines say of themselves", **run.engines)
-    tables = (signals_table(run), visits_table(run), engine_differences(run), engines, environment)
-    return Section("machine", "Client, engines and machine", "Machine", "", tables=tables)
+    signals, visits = signals_table(run), visits_table(run)
+    tables = (calibration_table(run), signals, visits, engine_differences(run), engines, environment)
+    return Section("machine", "Client, engines and machine", "Machine", calibration_lead(run), tables=tables)
 
 
 def _plan(run: Run) -> Section:

@@ -12,7 +12,7 @@ UNJUDGED = {
 }
 
 
-_WRITTEN = {"aiperf": "AIPerf", "gpu": "GPU", "tpot": "TPOT", "ttft": "TTFT", "utf": "UTF", "mib": "MiB"}
+_WRITTEN = {"aiperf": "AIPerf", "gpu": "GPU", "tpot": "TPOT", "ttft": "TTFT", "utf": "UTF"}
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -105,5 +105,7 @@ def count(value: float | None, noun: str) -> str:
 def sentence_case(name: str) -> str:
     """`same-cache` as a person writes it: Same cache; `credit_lag_p99_ms`: Credit lag p99, ms."""
     words = [_WRITTEN.get(word, word) for word in name.replace("-", " ").replace("_", " ").split(" ")]
-    text = " ".join(words).replace(" ms", ", ms")
+    text = " ".join(words)
+    for ending, unit in ((" ms", "ms"), (" mib", "MiB"), (" j", "J")):
+        text = f"{text.removesuffix(ending)}, {unit}" if text.endswith(ending) else text
     return text[:1].upper() + text[1:]

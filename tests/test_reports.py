@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from reports import wording
 from reports.change_points import change_points
 from reports.clean_text import clean
-from reports.definitions import DEFINITIONS, as_markdown
+from reports.definitions import DEFINITIONS, as_markdown, define
 from reports.divergence import read_scored
 from reports.examples import worst_examples
 from reports.export import as_csv, run_tables, write_csv, write_png
@@ -172,6 +172,30 @@ def test_the_profiles_limits_are_drawn(failing: Path, tmp_path: Path) -> None:
     html = page_of(run, tmp_path)
     assert "Shaded: TPOT within 40.0 ms." in html and "Limit: 800 ms." in html
     assert "Shaded" not in page_of(failing, tmp_path)
+
+
+def test_the_clients_own_bias_is_shown(failing: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(failing, run)
+    bias = {
+        "requests": 60, "failed": 2, "ttft_ms": 61.2, "ttft_bias_ms": 1.31, "ttft_bias_p99_ms": 4.0, "tpot_ms": 9.5,
+        "tpot_bias": 0.004, "tpot_bias_p99": 0.02, "output_throughput_bias": -0.01, "fed": 0.98,
+        "load_average_1m": 0.4,
+    }  # fmt: skip
+    cells = {"chat-steady/c1": {"candidate": bias}, "chat-steady/c8": {"candidate": bias | {"tpot_bias": None}}}
+    (run / "calibration.json").write_text(json.dumps({"schema_version": 1, "margin": 0.02, "cells": cells}))
+    table = next(table for table in run_tables(read_run(run)) if table.name == "calibration")
+    shown = [[item.shown.replace("\u00a0", " ") for item in row.items] for row in table.rows]
+    assert shown[0][2:8] == ["60, 2 failed", "61.2", "+1.31", "+4.00", "9.50", "+0.40 %"]
+    assert shown[1][7] == wording.MISSING
+    assert "beyond, the cell is INVALID" in page_of(run, tmp_path)
+
+
+def test_a_statistic_is_found_under_its_metric() -> None:
+    names = ("kld_p99.9", "delta_p_rms", "margin.batch", "score.sums", "k3_raw", "ttft.p95", "margin@position:8+")
+    found = [known.key if (known := define(name)) else None for name in names]
+    assert found == ["kld", "delta_p", "margin", "score", "k3", "ttft", "margin"]
+    assert define("nothing_known") is None
 
 
 def test_what_differs_between_the_engines_is_shown_and_what_is_equal_is_not() -> None:
