@@ -94,7 +94,14 @@ class Run:
             client = get_model("local-chat-completions")(
                 model="toy", base_url=f"{url}/v1/chat/completions", num_concurrent=1
             )
-            done: Any = lm_eval.evaluate(client, {"tasks": tasks}, limit=1, apply_chat_template=True, bootstrap_iters=0)
+            done: Any = lm_eval.evaluate(
+                client,
+                {"tasks": tasks},
+                limit=1,
+                apply_chat_template=True,
+                fewshot_as_multiturn=True,
+                bootstrap_iters=0,
+            )
         scores = [sample["exact_match"] for samples in done["samples"].values() for sample in samples]
         return sum(scores) / len(scores)
 

@@ -28,10 +28,6 @@ ASKING = (
 NAMES = ("Ada", "Boris", "Clara", "Dmitri", "Edith", "Frank", "Gina", "Henry", "Ingrid", "Jacob", "Karin", "Louis")
 OPPOSITES = (("older", "younger"), ("taller", "shorter"), ("faster", "slower"), ("richer", "poorer"))
 COLOURS = ("Red", "Blue", "Green", "Yellow", "Black", "White", "Brown", "Purple", "Orange", "Pink")
-WORKED = (
-    "The cup is red, the box is blue. What colour is the box?\nAnswer with one word.\nBlue\n\n"
-    "Tom is louder than Kim. Who is louder?\nAnswer with one word.\nTom\n\n"
-)
 THINGS = ("door", "car", "hat", "boat", "lamp", "bag", "cup", "coat", "chair", "bicycle")
 
 
@@ -39,8 +35,7 @@ def minimal_pairs(draw: Draw, index: int) -> Item:
     """Items 2k and 2k+1 come from the same draws and differ in one word."""
     pair, second = divmod(index, 2)
     question, target, level = (_capital, _told_colour, _capital, _told_order)[pair % 4](draw, second)
-    worked = "" if level == "capital" else WORKED
-    return Item(f"{worked}{question}\nAnswer with one word.", target, f"pair-{pair}", level)
+    return Item(f"{question}\nAnswer with one word.", target, f"pair-{pair}", level)
 
 
 def _capital(draw: Draw, second: int) -> tuple[str, str, str]:

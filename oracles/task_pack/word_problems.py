@@ -27,21 +27,17 @@ def arithmetic(draw: Draw, index: int) -> Item:
     return Item(f"{story}\nAnswer with a number.", str(answer), f"template-{level}-{index // 5 // 4}", str(level + 1))
 
 
-# Small models describe a program unless they have seen what is wanted.
-WORKED = "Program:\na = 4\nprint(a + 9)\nOutput: 13\n\nProgram:\nitems = [7, 1, 3]\nprint(min(items))\nOutput: 1"
-
-
 def code_output(draw: Draw, index: int) -> Item:
-    """What a Python program of two to five lines prints: a whole number."""
+    """What a Python program of one to four lines prints: a whole number. Levels go from reading to running it."""
     level = index % 5
-    x, y, z = draw.between(2, 12), draw.between(2, 9), draw.between(2, 5)
+    x, y, z = draw.between(2, 40), draw.between(2, 9), draw.between(2, 5)
     values = [draw.between(1, 20) for _ in range(draw.between(3, 5))]
     program, answer = (
-        (f"x = {x}\nprint(x + {y})", x + y),
-        (f"x = {x}\ny = {y}\nprint(x * y)", x * y),
-        (f"values = {values}\nprint(len(values))", len(values)),
+        (f"x = {x}\nprint(x)", x),
+        (f"values = {values}\nprint(values[0])", values[0]),
         (f"values = {values}\nprint(max(values))", max(values)),
+        (f"x = {y}\nprint(x + {z})", y + z),
         (f"total = {x}\nfor i in range({z}):\n    total = total + {y}\nprint(total)", x + z * y),
     )[level]
-    question = f"What does the last Python program print?\n\n{WORKED}\n\nProgram:\n{program}\nOutput:"
+    question = f"What does this Python program print? Answer with the number only.\n\n{program}"
     return Item(question, str(answer), f"template-{level}-{index // 5 // 4}", str(level + 1))
