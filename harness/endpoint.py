@@ -18,6 +18,7 @@ import orjson
 
 from harness import processes
 from harness.errors import InvalidRun
+from harness.isolation import exposures, without_secrets
 from harness.measurement import Arm
 from harness.plan import Endpoint, TrafficPlan
 from harness.run_store import write_json
@@ -63,10 +64,12 @@ def serving(plan: TrafficPlan, role: Arm, log: Path) -> Iterator[dict[str, Any]]
     Raises InvalidRun when it does not become ready, refuses the key, or does not serve the model.
     """
     endpoint = plan.endpoint(role)
-    engine = _launch(endpoint, role, log) if endpoint.launch else None
+    engine = _launch(plan, role, log) if endpoint.launch else None
     try:
         _wait_until_ready(endpoint, role, engine)
-        yield fingerprint(plan, role)
+        # Asked after it answers: by then it has dropped the rights that it drops.
+        reach = {"exposures": exposures(engine.pid, log.parent)} if engine else {}
+        yield fingerprint(plan, role) | reach
     finally:
         if engine:
             engine.stop()
@@ -91,7 +94,8 @@ def fingerprint(plan: TrafficPlan, role: Arm) -> dict[str, Any]:
     return found
 
 
-def _launch(endpoint: Endpoint, role: Arm, log: Path) -> processes.OwnedProcess:
+def _launch(plan: TrafficPlan, role: Arm, log: Path) -> processes.OwnedProcess:
+    endpoint = plan.endpoint(role)
     parts = urlsplit(endpoint.all_urls[0])
     with socket.socket() as probe:
         probe.settimeout(1)
@@ -100,7 +104,7 @@ def _launch(endpoint: Endpoint, role: Arm, log: Path) -> processes.OwnedProcess:
                 f"endpoints.{role}: port {parts.port} already answers before the engine was launched; "
                 "stop what serves there or name another port."
             )
-    return processes.start(endpoint.launch or "", log=log)
+    return processes.start(endpoint.launch or "", log=log, env=without_secrets(plan, endpoint.api_key_env))
 
 
 def _wait_until_ready(endpoint: Endpoint, role: Arm, engine: processes.OwnedProcess | None) -> None:

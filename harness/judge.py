@@ -17,6 +17,7 @@ from harness.criteria import CellScope, Criterion, load_policy, not_gateable, re
 from harness.environment import code_sha256
 from harness.gate import GateInput, decide
 from harness.gpu_telemetry import measures_memory
+from harness.isolation import isolation_notes
 from harness.logits import documents_wanted
 from harness.measurement import Role, VisitMeasurement
 from harness.noise import machine_check, noise_notes
@@ -68,6 +69,7 @@ def gate_input(plan: Plan, root: Path, criteria: Sequence[Criterion]) -> GateInp
         notes=(
             *not_gateable(criteria, scopes, measured),
             *noise_notes(known, plan.pairs[-1]),
+            *isolation_notes(root),
         ),
         known_noise=known,
         budget_minutes=plan.budget_minutes,

@@ -43,7 +43,7 @@ class OwnedProcess:
 
     def stop(self, grace_s: float = 10) -> None:
         """End the whole session: SIGTERM, then SIGKILL after `grace_s`; the record goes last."""
-        _end_session(self.pid, grace_s, signal.SIGTERM)
+        _endsession(self.pid, grace_s, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             self.popen.wait(timeout=5)
         self.record.unlink(missing_ok=True)
@@ -98,7 +98,7 @@ def end_orphans() -> int:
         # A reused pid is somebody else's session; children of a dead leader still carry its session id, and the
         # kernel does not hand out a pid that is in use as a session id.
         if _is_same(entry["pid"], entry["created"]) or not psutil.pid_exists(entry["pid"]):
-            ended += _end_session(entry["pid"], 5, signal.SIGTERM)
+            ended += _endsession(entry["pid"], 5, signal.SIGTERM)
         record.unlink(missing_ok=True)
     return ended
 
@@ -110,7 +110,8 @@ def _is_same(pid: int, created: float) -> bool:
         return False
 
 
-def _session(sid: int) -> list[psutil.Process]:
+def session(sid: int) -> list[psutil.Process]:
+    """Every living process of a session."""
     members = []
     for process in psutil.process_iter():
         with suppress(ProcessLookupError, PermissionError, psutil.Error):
@@ -119,15 +120,15 @@ def _session(sid: int) -> list[psutil.Process]:
     return members
 
 
-def _end_session(sid: int, grace_s: float, first: signal.Signals) -> int:
-    members = _session(sid)
+def _endsession(sid: int, grace_s: float, first: signal.Signals) -> int:
+    members = session(sid)
     for process in members:
         with suppress(psutil.Error):
             process.send_signal(first)
     deadline = time.monotonic() + grace_s
-    while _session(sid) and time.monotonic() < deadline:
+    while session(sid) and time.monotonic() < deadline:
         time.sleep(0.05)
-    for process in _session(sid):
+    for process in session(sid):
         with suppress(psutil.Error):
             process.kill()
     return len(members)

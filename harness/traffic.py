@@ -20,6 +20,7 @@ from harness import processes
 from harness.endpoint import log_tail
 from harness.errors import InvalidRun
 from harness.gpu_telemetry import watched
+from harness.isolation import without_secrets
 from harness.measurement import Arm
 from harness.plan import Endpoint, TrafficPlan
 from harness.run_store import write_bytes, write_json
@@ -179,8 +180,9 @@ def _dataset(visit: Visit) -> str:
     return "requests.jsonl"
 
 
-def _environment() -> dict[str, str]:
-    return {key: value for key, value in os.environ.items() if key not in DROPPED_ENVIRONMENT}
+def _environment(visit: Visit) -> dict[str, str]:
+    inherited = without_secrets(visit.plan, visit.endpoint.api_key_env)
+    return {key: value for key, value in inherited.items() if key not in DROPPED_ENVIRONMENT}
 
 
 def _aiperf() -> str:
@@ -191,7 +193,7 @@ def _aiperf() -> str:
 def _drive(visit: Visit, progress: Callable[[int], None]) -> int | None:
     """Run AIPerf to its end or to the hard timeout; return its exit code, None when it had to be killed."""
     command = [_aiperf(), "profile", "--config", "aiperf.yaml"]
-    process = processes.start(command, log=visit.folder / "aiperf.log", env=_environment(), cwd=visit.folder)
+    process = processes.start(command, log=visit.folder / "aiperf.log", env=_environment(visit), cwd=visit.folder)
     deadline = time.monotonic() + visit.plan.visit_timeout_s
     records = visit.folder / "aiperf" / "profile_export.jsonl"
     try:

@@ -88,6 +88,8 @@ def gate(
         _gate_aa(resolved, store, as_json=as_json)
     with progress_bar() as progress:
         verdict = pipeline.gate(resolved, store, progress)
+    for note in (note for note in verdict.notes if note.startswith("Isolation: ")):
+        click.echo(f"warning: {note}", err=True)
     _say(verdict, root, as_json=as_json)
     sys.exit(_exit_code(verdict, flags["on_inconclusive"]))
 
