@@ -5,13 +5,15 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PIP    := $(BIN)/pip --disable-pip-version-check --quiet
 
-.PHONY: help venv demo test check acceptance bench tasks-check bench-one-stream report-check clean
+.PHONY: help venv demo test check acceptance bench tasks-check bench-one-stream report-check zoo zoo-fast mutations clean
 
 help:
 	@echo "make demo        gate three engines on a real small model (honest, fast but wrong, letter a)"
 	@echo "make test        the tests"
 	@echo "make check       ruff, mypy, import-linter"
-	@echo "make acceptance  slow: real vLLM against llama.cpp, kills, recheck"
+	@echo "make acceptance  slow: real vLLM against llama.cpp, kills, recheck, the whole zoo"
+	@echo "make zoo         every dishonest engine through AIPerf, the reference and the gate; goes on where it stopped"
+	@echo "make zoo-fast    the same engines before the honesty checks alone, on a virtual clock"
 	@echo "make tasks-check task items in the stream against plain lm-eval on real vLLM, item by item"
 	@echo "make bench-one-stream  wall time of tasks in the stream against doing it apart"
 	@echo "make bench       speed and memory, each as a ratio from one run"
@@ -38,6 +40,18 @@ test: venv
 acceptance: venv
 	scripts/acceptance_vllm.sh
 	$(BIN)/pytest -m acceptance
+	$(BIN)/python scripts/zoo.py
+
+# The detection matrix: about an hour, resumable (runs/zoo); writes docs/zoo.md. Remove runs/zoo to begin anew.
+zoo: venv
+	$(BIN)/python scripts/zoo.py
+
+# 20 runs of the honest engine in each dialect, every other engine once.
+zoo-fast: venv
+	$(BIN)/python scripts/zoo.py --fast --honest-runs 20
+
+mutations: venv
+	$(BIN)/python scripts/mutate_checks.py --page docs/mutations.md
 
 # The same task items in the timed stream and by plain lm-eval: the grades must agree. Needs vLLM, see acceptance.
 tasks-check: venv

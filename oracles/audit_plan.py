@@ -38,6 +38,7 @@ TELLING = (
     "Start your answer with {}.",
     "Mention {} in the first line.",
 )
+HEAD = 32
 NONCES = ("Note {}. ", "({}) ", "No. {}: ", "Question {}. ")
 
 
@@ -114,7 +115,8 @@ def _twin(rng: random.Random, base: int, load: Sequence[Mapping[str, Any]], _: i
 
 def _nonce(rng: random.Random, base: int, load: Sequence[Mapping[str, Any]], _: int) -> list[AuditRequest]:
     """What no table of known prompts can hold: the request with a fresh number before it."""
-    text = rng.choice(NONCES).format(rng.randrange(10000, 99999)) + _last(load[base])
+    head, body = _opened(load[base])
+    text = head + rng.choice(NONCES).format(rng.randrange(10000, 99999)) + body
     item = f"audit/nonce-twins/{load[base]['item']}"
     return [_copy(load[base], rng.randrange(len(load)), item, messages=_asking(load[base], text))]
 
@@ -146,7 +148,7 @@ def _needle(rng: random.Random, base: int, load: Sequence[Mapping[str, Any]], le
     thing = rng.choice(THINGS)
     hay, ends = _hay(rng, load, length)
     hay.insert(int(np.searchsorted(ends, depth * ends[-1])), f"The {thing} of the {place} is {code}")
-    text = ". ".join(hay) + f".\n\nWhat is the {thing} of the {place}?"
+    text = _opened(load[base])[0] + ". ".join(hay).rstrip(".") + f".\n\nWhat is the {thing} of the {place}?"
     item = f"audit/needles/{load[base]['item']}/{code}/{depth}"
     return [_copy(load[base], rng.randrange(len(load)), item, messages=_asking(load[base], text), temperature=0.0)]
 
@@ -157,7 +159,7 @@ def _hay(
     """About `length` characters of the load's own sentences, and where each of them ends."""
     hay: list[str] = []
     while sum(map(len, hay)) < max(length, 1):
-        hay += [s for s in _last(load[rng.randrange(len(load))]).split(". ") if s] or ["Nothing"]
+        hay += [s for s in _opened(load[rng.randrange(len(load))])[1].split(". ") if s] or ["Nothing"]
     ends = np.cumsum([len(sentence) for sentence in hay]).astype(float)
     kept = int((ends < length).sum()) + 1
     return hay[:kept], ends[:kept]
@@ -175,6 +177,12 @@ _MAKE = {
 
 def _last(row: Mapping[str, Any]) -> str:
     return str(orjson.loads(row["messages"])[-1]["content"])
+
+
+def _opened(row: Mapping[str, Any]) -> tuple[str, str]:
+    """A short first paragraph that load requests begin with (a ticket, a reference), and the rest."""
+    head, gap, body = _last(row).partition("\n\n")
+    return (head + gap, body) if body and len(head) <= HEAD else ("", _last(row))
 
 
 def _told(row: Mapping[str, Any], sentence: str) -> str:

@@ -90,7 +90,7 @@ class LongAnswersRot(Engine):
         made = 0
         async for event in honest:
             made += words_of(event)
-            if made < 40:
+            if made < 20:
                 yield event
                 continue
             at = event.at_ms

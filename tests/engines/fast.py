@@ -19,6 +19,7 @@ from tests.engines.visit import body_of, visit
 
 BASELINE = Pace(40, 0.05, 8)
 CANDIDATE = Pace(30, 0.04, 6)
+NEEDS_PIPELINE = {"token_margin", "ttft"}  # the BF16 reference and the gate's own speed criteria: not to be had here
 
 
 class FastGate:
@@ -39,6 +40,7 @@ class FastGate:
         toys = [
             Toy(tokenizer, pace, numerics=numerics, thinks=self.thinks),
             Toy(tokenizer, pace, weights="smaller", thinks=self.thinks),
+            Toy(tokenizer, pace, numerics="c", thinks=self.thinks),
         ]
         extra = {"return_token_ids": True} if dialect == "vllm" else {}
         rows = self.rows if dialect != "transformers-serve" else [r for r in self.rows if not r["fixed_length"]]

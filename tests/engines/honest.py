@@ -7,6 +7,8 @@ from inspect import isclass
 
 from tests.engines.stream import Engine, Event, Request, Stream
 
+OTHER_NUMERICS = 2  # upstream: 0 is the claimed model, 1 a cheaper one, 2 the claimed one computed otherwise
+
 
 class BlockSpeculator(Engine):
     name = "block-speculator"
@@ -34,7 +36,15 @@ class TwoReplicas(Engine):
     does = "honest: a balancer before two equal replicas, the second on a machine with other numerics"
 
     def route(self, request: Request) -> int:
-        return request.connection % 2
+        return OTHER_NUMERICS * (request.connection % 2)
+
+
+class OtherNumerics(Engine):
+    name = "other-numerics"
+    does = "honest: the claimed weights on a machine that computes otherwise (in the real matrix: Q8_0 of them)"
+
+    def route(self, request: Request) -> int:
+        return OTHER_NUMERICS
 
 
 class SlowStart(Engine):

@@ -1,82 +1,117 @@
 """A real model's answers, recorded once and played at a set pace: AIPerf, sockets and the reference are all real.
 
-What two cores cannot do for sixty engines is to decode every answer anew. `bank` reads the answers of a finished gate;
-`Recorded` serves them. A prompt that was never asked (a cheat rewrote it) is answered by the toy model.
+What two cores cannot do for seventy engines is to decode every answer anew. `record` asks a live model everything that
+a workload asks, without its stop strings; `Recorded` serves what it said, cut where a request says so. A prompt that
+was never asked (the one token that says an engine is ready) is answered by the toy model.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
+import orjson
 from tokenizers import Tokenizer
 
+from tests.engines.proxy import Upstream
 from tests.engines.stream import Event, Request, Stream, Usage
 from tests.engines.toy import Pace, Toy, pieces_of
 
 Answer = dict[str, Any]
+Bank = dict[str, Answer]
+AT_ONCE = 8
 
 
-def bank(run: Path, role: str) -> dict[str, Answer]:
-    """Answers of one arm of a finished run, by what was asked; the warm-up is left out."""
-    answers: dict[str, Answer] = {}
-    for pair in sorted((run / "pairs").iterdir()):
-        asked = pq.read_table(pair / "workload.parquet").to_pylist()
-        came = {row["line"]: row for row in pq.read_table(pair / role / "requests.parquet").to_pylist()}
-        for row in asked:
-            answer = came[row["line"]]
-            if answer["status"] == "ok":
-                key = _key(json.loads(row["messages"]), row["seed"] & 0x7FFFFFFF, row["temperature"])
-                fields = ("text", "finish_reason", "usage_prompt_tokens", "usage_completion_tokens", "token_ids")
-                answers[key] = {name: answer[name] for name in fields}
-    return answers
+def read_bank(file: Path) -> Bank:
+    """Answers by what was asked; a line that a killed recording left unfinished is dropped."""
+    lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
+    answers = [orjson.loads(line) for line in lines if line.endswith(b"\n")]
+    return {answer["key"]: answer for answer in answers}
+
+
+def record(url: str, bodies: Iterable[dict[str, Any]], file: Path) -> int:
+    """Ask a live model for every answer that `file` does not hold, append them, return how many were asked."""
+    known = read_bank(file)
+    asked = {key_of(request := Request(body)): request for body in bodies}
+    missing = [(key, request) for key, request in asked.items() if key not in known]
+
+    async def ask_all() -> None:
+        turn = asyncio.Semaphore(AT_ONCE)
+
+        async def ask(key: str, request: Request) -> None:
+            async with turn:
+                answer = await _answer(Upstream(url), request)
+            with file.open("ab") as stream:
+                stream.write(orjson.dumps({"key": key, **answer}) + b"\n")
+
+        await asyncio.gather(*(ask(key, request) for key, request in missing))
+
+    asyncio.run(ask_all())
+    return len(missing)
+
+
+async def _answer(model: Upstream, request: Request) -> Answer:
+    text, finish, usage = "", None, Usage(0, 0)
+    async for event in model.events(request.but(stop=None, logprobs=None)):
+        if event.error:
+            raise RuntimeError(event.error)
+        text, finish, usage = text + event.text, event.finish or finish, event.usage or usage
+    return {"text": text, "finish": finish, "prompt_tokens": usage.prompt_tokens}
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """Serves recorded answers token by token at `pace`."""
+    """Serves recorded answers token by token at `pace`; with `thinks` the first half of each is reasoning."""
 
-    answers: dict[str, Answer]
+    answers: Bank
     tokenizer: Tokenizer
     pace: Pace
+    thinks: bool = False
     otherwise: Toy = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "otherwise", Toy(self.tokenizer, self.pace))
+        object.__setattr__(self, "otherwise", Toy(self.tokenizer, self.pace, thinks=self.thinks))
+
+    def holds(self, request: Request) -> bool:
+        """Was this asked?"""
+        return key_of(request) in self.answers
 
     async def events(self, request: Request) -> Stream:
-        """The recorded answer, cut where this request asks for less."""
-        answer = self.answers.get(_key(request.messages, request.seed, request.temperature))
-        answer = answer or self.answers.get(_key(request.messages, 0, 0.0))
+        """The recorded answer, cut at this request's stop strings and max_tokens."""
+        answer = self.answers.get(key_of(request))
         if answer is None:
             async for event in self.otherwise.events(request):
                 yield event
             return
-        ids = answer["token_ids"] or self.tokenizer.encode(answer["text"], add_special_tokens=False).ids
-        ids, finish = list(ids)[: request.max_tokens], answer["finish_reason"]
-        if request.max_tokens < len(answer["token_ids"] or ids):
-            finish = "length"
-        made = len(ids) + (finish == "stop")
-        if finish == answer["finish_reason"]:
-            made = answer["usage_completion_tokens"] or made
-        usage = Usage(answer["usage_prompt_tokens"] or 0, made)
+        text, finish = str(answer["text"]), str(answer["finish"])
+        cut = min((at for at in map(text.find, request.stop) if at >= 0), default=-1)
+        if cut >= 0:
+            text, finish = text[:cut], "stop"
+        ids = self.tokenizer.encode(text, add_special_tokens=False).ids
+        if len(ids) >= request.max_tokens:
+            ids, finish = ids[: request.max_tokens], "length"
+        elif finish == "length":  # a text re-tokenised to fewer ids than were decoded did not reach its limit
+            finish = "stop"
+        usage = Usage(int(answer["prompt_tokens"]), len(ids) + (finish == "stop"))
         async for event in self._timed(ids, finish, usage, request.in_flight):
             yield event
 
-    async def _timed(self, ids: Iterable[int], finish: str, usage: Usage, in_flight: int) -> Stream:
+    async def _timed(self, ids: Sequence[int], finish: str, usage: Usage, in_flight: int) -> Stream:
         at = self.pace.ttft_ms + self.pace.prefill_ms * usage.prompt_tokens
         step = self.pace.itl_ms + self.pace.load_ms * (in_flight - 1)
         yield Event(at, role=True)
-        for token, text in pieces_of(list(ids), self.tokenizer):
-            yield Event(at, text=text, ids=(token,), usage=usage)
+        for number, (token, text) in enumerate(pieces_of(list(ids), self.tokenizer)):
+            thought = self.thinks and number < len(ids) // 2
+            yield Event(at, text=text, ids=(token,), usage=usage, reasoning=thought)
             at += step
         yield Event(at, finish=finish, usage=usage)
 
 
-def _key(messages: list[dict[str, Any]], seed: int, temperature: float) -> str:
+def key_of(request: Request) -> str:
     """Greedy answers do not depend on the seed."""
-    return json.dumps([[(m["role"], m["content"]) for m in messages], seed if temperature > 0 else 0])
+    said = [(message["role"], message["content"]) for message in request.messages]
+    return json.dumps([said, *((request.seed, request.temperature) if request.temperature > 0 else ())])

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 from aiohttp import web
@@ -27,6 +27,16 @@ if __package__ in (None, ""):
 from tests.engines.dialects import DIALECTS, Dialect
 from tests.engines.stream import Engine, Event, Refusal, Request, Stream
 from tests.engines.toy import Pace, Toy, toy_tokenizer
+
+
+class Seat(NamedTuple):
+    """Who answers one request, in which dialect, before which models."""
+
+    engine: Engine
+    dialect: Dialect
+    upstreams: list[Any]
+    request: Request
+
 
 SPIN_S = 0.0015  # epoll wakes up to a millisecond late: nearer deadlines are reached by yielding
 
@@ -47,7 +57,7 @@ class Server:
         self.model, self.precise = model, precise
         self.arrived = self.in_flight = 0
         self.started_s = time.monotonic()
-        self.connections: dict[int, int] = {}
+        self.connections: dict[Any, int] = {}
         self.sends: list[dict[str, Any]] = []
         self.log = send_log.open("ab") if send_log else None
 
@@ -76,13 +86,14 @@ class Server:
     async def complete(self, http: web.Request) -> web.StreamResponse:
         received_ns = time.time_ns()
         arrived_s = time.monotonic()
-        request = await self._read(http, arrived_s)
+        seat = self.seat(await self._read(http, arrived_s))
+        request = seat.request
         self.in_flight += 1
         try:
-            self.dialect.check(request)
-            stream = answer_stream(self.engine, self.upstreams, request)
+            seat.dialect.check(request)
+            stream = answer_stream(seat.engine, seat.upstreams, request)
             if request.body.get("stream"):
-                return await self._stream(http, request, stream, arrived_s, received_ns)
+                return await self._stream(http, seat, stream, arrived_s, received_ns)
             return await self._whole(request, stream, arrived_s)
         except Refusal as refusal:
             await self._until(arrived_s + refusal.at_ms / 1e3)
@@ -93,18 +104,23 @@ class Server:
         finally:
             self.in_flight -= 1
 
+    def seat(self, request: Request) -> Seat:
+        """Which engine answers this request."""
+        return Seat(self.engine, self.dialect, self.upstreams, request)
+
     async def _read(self, http: web.Request, arrived_s: float) -> Request:
         body = orjson.loads(await http.read())
-        connection = self.connections.setdefault(id(http.transport), len(self.connections))
+        peer = http.transport.get_extra_info("peername") if http.transport else None
+        connection = self.connections.setdefault(peer, len(self.connections))
         headers = {k.lower(): v for k, v in http.headers.items()}
         request = Request(body, headers, self.arrived, self.in_flight + 1, connection, arrived_s - self.started_s)
         self.arrived += 1
         return request
 
     async def _stream(
-        self, http: web.Request, request: Request, stream: Stream, arrived_s: float, received_ns: int
+        self, http: web.Request, seat: Seat, stream: Stream, arrived_s: float, received_ns: int
     ) -> web.StreamResponse:
-        encoder = self.dialect.encoder(request, self.model)
+        request, encoder = seat.request, seat.dialect.encoder(seat.request, self.model)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
         sent: list[dict[str, Any]] = []
         prepared = False
@@ -112,7 +128,7 @@ class Server:
             if not prepared:  # a refusal raised by the engine before this line is still an HTTP status
                 await response.prepare(http)
                 prepared = True
-            await self._until(arrived_s + self.dialect.due_ms(event) / 1e3)
+            await self._until(arrived_s + seat.dialect.due_ms(event) / 1e3)
             if event.hang_up:
                 if http.transport:
                     http.transport.close()
@@ -210,7 +226,7 @@ def main() -> None:
     parser.add_argument("--jitter", type=float, default=0.0, help="share of each gap")
     parser.add_argument("--numerics", default="a", help="another letter drifts apart in the middle of some answers")
     parser.add_argument("--upstream", action="append", help="real engines to stand before, the claimed one first")
-    parser.add_argument("--answers", action="append", type=Path, help="recorded answers, the claimed model's first")
+    parser.add_argument("--answers", action="append", type=Path, help="banks of tests/engines/recorded.py, in order")
     parser.add_argument("--precise", action="store_true", help="hit deadlines within microseconds, burning a core")
     args = parser.parse_args()
 
@@ -218,12 +234,12 @@ def main() -> None:
 
     from tests.engines.cheats import catalogue
     from tests.engines.proxy import Upstream
-    from tests.engines.recorded import Recorded
+    from tests.engines.recorded import Recorded, read_bank
 
     tokenizer = Tokenizer.from_file(str(args.tokenizer / "tokenizer.json")) if args.tokenizer else toy_tokenizer()
     pace = Pace(args.ttft_ms, 0.0, args.itl_ms, args.tokens_per_event, args.jitter, 0.0)
     upstreams: list[Any] = [Upstream(url) for url in args.upstream or ()]
-    upstreams += [Recorded(orjson.loads(file.read_bytes()), tokenizer, pace) for file in args.answers or ()]
+    upstreams += [Recorded(read_bank(file), tokenizer, pace) for file in args.answers or ()]
     upstreams = upstreams or [Toy(tokenizer, pace, numerics=args.numerics), Toy(tokenizer, pace, weights="smaller")]
     server = Server(
         catalogue()[args.engine](), upstreams, DIALECTS[args.dialect], args.send_log, args.model, args.precise

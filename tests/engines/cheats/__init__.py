@@ -8,6 +8,12 @@ from tests.engines import bugs, honest
 from tests.engines.cheats import answers, memory, service, timing, weights
 from tests.engines.stream import Engine
 
+# Rows of docs/threat-model.md that no HTTP endpoint can be caught at, and why there is no engine for them.
+UNCOMMITTABLE = {
+    38: "bytes do not say which machine made them; needs the engine's network and the GPU's counters",
+    40: "whoever can write the judge's files can write the verdict; needs access to the judge's machine",
+}
+
 
 def cheats() -> dict[str, type[Engine]]:
     """Every dishonest engine by name."""

@@ -109,10 +109,11 @@ class LateEos(Engine):
             made += words_of(event)
             yield replace(event, finish=None)
         at = event.at_ms
-        if made + 50 < request.max_tokens:
-            async for word in typed(FILLER, Event(at), at + 1):
-                yield word
-            at = word.at_ms
+        async for word in typed(FILLER, Event(at), at + 1):
+            if made + 4 > request.max_tokens:
+                break
+            yield word
+            made, at = made + 2, word.at_ms
         yield ending(event, at, event.finish or "stop")
 
 
@@ -123,7 +124,7 @@ class OneLength(Engine):
     check = "length-spread"
 
     async def respond(self, request: Request, honest: Stream) -> Stream:
-        goal, made, last = 60, 0, Event(0)
+        goal, made, last = request.max_tokens * 3 // 8, 0, Event(0)
         async for event in honest:
             last = event
             if made < goal:
@@ -143,8 +144,17 @@ class IgnoresMaxTokens(Engine):
     rows = (6,)
     check = "max-tokens"
 
-    def rewrite(self, request: Request) -> Request:
-        return request.but(max_tokens=request.max_tokens * 2, ignore_eos=True)
+    async def respond(self, request: Request, honest: Stream) -> Stream:
+        made = 0
+        async for event in honest:
+            made += words_of(event)
+            yield replace(event, finish=None)
+        if event.finish == "length":
+            async for word in typed(FILLER, Event(event.at_ms), event.at_ms + 1):
+                yield word
+                made += 1
+            event = replace(event, at_ms=word.at_ms)
+        yield ending(event, event.at_ms, event.finish or "length", made)
 
 
 class IgnoresStop(Engine):
@@ -163,8 +173,15 @@ class IgnoresIgnoreEos(Engine):
     rows = (6,)
     check = "fixed-length"
 
-    def rewrite(self, request: Request) -> Request:
-        return request.but(ignore_eos=None, min_tokens=None)
+    async def respond(self, request: Request, honest: Stream) -> Stream:
+        made = 0
+        async for event in honest:
+            made += words_of(event)
+            if request.ignore_eos and made > 8 and event.text.rstrip().endswith((".", ":", ",", ";", "?")):
+                yield replace(event, finish=None)
+                yield ending(event, event.at_ms, "stop", made + 1)
+                return
+            yield event
 
 
 class FillerOpening(Engine):

@@ -59,7 +59,7 @@ class PrecomputedAnswers(Engine):
 
     async def respond(self, request: Request, honest: Stream) -> Stream:
         # The table of all public prompts, put as a rule: it holds what has no fresh number before it.
-        known = not re.match(r"\W*(?:\w+\W+)?\d{5}\b", str(request.messages[-1].get("content", "")))
+        known = not re.match(r"(?:.{1,32}\n\n)?\W*(?:\w+\W+)?\d{5}\b", str(request.messages[-1].get("content", "")))
         async for event in honest:
             yield replace(event, at_ms=event.at_ms / 4) if known else event
 
@@ -88,8 +88,15 @@ class CachedSample(MemoisesResponses):
     def key(self, request: Request) -> str:
         return request.prompt
 
+
+class AlwaysGreedy(Engine):
+    name = "always-greedy"
+    does = "ignores temperature and seed, and decodes greedily whatever is asked"
+    rows = (7,)
+    check = "seeds"
+
     def rewrite(self, request: Request) -> Request:
-        return request.but(seed=1)
+        return request.but(temperature=0.0)
 
 
 class SlidingWindow(Engine):
@@ -100,7 +107,14 @@ class SlidingWindow(Engine):
 
     async def respond(self, request: Request, honest: Stream) -> Stream:
         async for event in honest:
-            yield event
+            usage = event.usage and replace(
+                event.usage, prompt_tokens=event.usage.prompt_tokens + self.dropped(request)
+            )
+            yield replace(event, usage=usage)
+
+    def dropped(self, request: Request) -> int:
+        """Prompt tokens that it claims and did not read, near enough."""
+        return max(0, len(request.prompt) - len(self.rewrite(request).prompt)) // 4
 
     def rewrite(self, request: Request) -> Request:
         prompt = request.prompt

@@ -121,9 +121,7 @@ class DroppedContext(Engine):
     check = "prompt-tokens"
 
     def rewrite(self, request: Request) -> Request:
-        return request.but(
-            messages=[{"role": "user", "content": request.prompt[-min(300, len(request.prompt) // 2) :]}]
-        )
+        return request.but(messages=[{"role": "user", "content": request.prompt[-300:]}])
 
 
 class NanText(Engine):
