@@ -19,6 +19,7 @@ from tokenizers import Tokenizer
 from harness import processes
 from harness.endpoint import log_tail
 from harness.errors import InvalidRun
+from harness.parts import Part
 from harness.plan import Plan, make_plan
 from harness.progress import Progress
 from harness.raw_export import write_requests
@@ -87,7 +88,8 @@ def drive_mock(
         plan = _plan(url, tokenizer, connection_reuse)
         pair = folder / "pair"
         lines = _write_workload(cells, shapes, pair)
-        visit = Visit(plan, "candidate", 1, 0, cells, WARMUP_LINES, pair / "candidate")
+        part = Part(1, "raw_payload", WARMUP_LINES, WARMUP_LINES, tuple(cells))
+        visit = Visit(plan, "candidate", 1, 0, [part], pair / "candidate")
         progress(f"calibrating the client on {len(shapes)} shapes", 0.0)
         run_visit(visit, lambda done: progress("calibrating the client", min(1.0, done / visit.requests)))
     words = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))

@@ -22,6 +22,7 @@ from harness.logits import documents_wanted
 from harness.measurement import Role, VisitMeasurement
 from harness.noise import machine_check, noise_notes
 from harness.noise_store import read_noise
+from harness.parts import suffix
 from harness.plan import Plan
 from harness.run_store import read_json, sha256
 from harness.task_grading import task_scores
@@ -163,8 +164,8 @@ def _summaries(root: Path, cells: Sequence[Cell]) -> dict[str, Mapping[str, Any]
     found: dict[str, Mapping[str, Any] | None] = {}
     for visit, name in _visits(root):
         for cell in cells:
-            path = visit / "aiperf" / "phases" / phase_name(cell.name) / "profile_export_aiperf.json"
-            found[f"{name} {cell.name}"] = read_json(path) if path.is_file() else None
+            path = _summary(visit, cell)
+            found[f"{name} {cell.name}"] = read_json(path) if path else None
     return found
 
 
@@ -173,6 +174,16 @@ def spent(root: Path) -> tuple[int, float]:
     records = _visit_records(root)
     pairs = [record["pair"] for record in records]
     return len({pair for pair in pairs if pairs.count(pair) == len(ROLES)}), sum(_seconds(r) for r in records)
+
+
+def _summary(visit: Path, cell: Cell) -> Path | None:
+    """Where AIPerf summed the cell up: in its phase's folder, or, for a process of one phase, in its own."""
+    phase = next(iter(sorted(visit.glob(f"aiperf*/phases/{phase_name(cell.name)}/profile_export_aiperf.json"))), None)
+    if phase is None and cell.profile.trace:
+        parts = [part for part in read_json(visit.parent / "pair.json")["cells"] if part["cell"] == cell.name]
+        alone = [visit / f"aiperf{suffix(part['part'])}" / "profile_export_aiperf.json" for part in parts]
+        phase = next((path for path in alone if path.is_file()), None)
+    return phase
 
 
 def _cost(plan: Plan, root: Path, visits: Sequence[VisitMeasurement]) -> Cost:

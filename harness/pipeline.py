@@ -20,6 +20,7 @@ from harness import environment, processes
 from harness.audits import audit_source
 from harness.budget import check_budget, no_first_look, pays_for
 from harness.client_bias import calibrate_run
+from harness.conversations import write_conversations
 from harness.endpoint import Engines
 from harness.errors import ExitCode, InvalidRun, UsageError
 from harness.gpu_telemetry import Watched, with_gpu_signals
@@ -172,17 +173,21 @@ def measure_pair(plan: TrafficPlan, cells: Sequence[Cell], pair: int, store: Run
 
 
 def measure(store: RunStore, cells: Sequence[Cell], visit_folder: Path, out: Path) -> list[Path]:
-    """Derive requests.parquet and measurements.json of one visit into `out`; `recheck` calls it again elsewhere."""
+    """Derive requests.parquet and measurements.json of one visit into `out`; `recheck` calls it again elsewhere.
+
+    With live conversations the arm's own workload.parquet too: what each of its later turns was really asked.
+    """
     record = read_json(visit_folder / "visit.json")
     rows, measured = out / "requests.parquet", out / "measurements.json"
-    write_requests(visit_folder / "aiperf", visit_folder.parent / "workload.parquet", _tokenizer(store), rows)
+    workload = visit_folder.parent / "workload.parquet"
+    write_requests(visit_folder / "aiperf", workload, _tokenizer(store), rows)
     slos = {cell.name: _slo(cell.profile.slo) for cell in cells if cell.profile.slo}
     measurement = measure_visit(
         pq.read_table(rows), pair=record["pair"], role=record["role"], slot=record["slot"], slos=slos
     )
     about = Watched.model_validate(record["gpu"]) if record.get("gpu") else None
     write_json(measured, with_gpu_signals(measurement, visit_folder / "aiperf", about))
-    return [rows, measured]
+    return [rows, measured, *write_conversations(workload, rows, out / "workload.parquet")]
 
 
 def calibrate(plan: Plan, cells: Sequence[Cell], pairs: int, store: RunStore, progress: Progress) -> None:
@@ -287,8 +292,7 @@ def _slo(slo: Any) -> Slo:
 
 
 def _visit(plan: TrafficPlan, cells: Sequence[Cell], pair: int, role: Arm, slot: int, folder: Path) -> Visit:
-    warmup_lines, ordered = plan_pair(cells, read_json(folder / "pair.json"))
-    return Visit(plan, role, pair, slot, ordered, warmup_lines, folder / role)
+    return Visit(plan, role, pair, slot, plan_pair(cells, read_json(folder / "pair.json")), folder / role)
 
 
 def _pair_folder(store: RunStore, pair: int) -> Path:

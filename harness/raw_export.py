@@ -19,8 +19,10 @@ from tokenizers import Tokenizer
 
 from harness.errors import InvalidRun
 from harness.events import TEXT_LIMIT, Answer, read_answer
+from harness.parts import suffix
 
 BATCH_ROWS = 512
+_ASKED = ("line", "cell", "kind", "item", "stratum")
 LINE_LIMIT = 256 << 20
 
 SCHEMA = pa.schema(
@@ -57,26 +59,26 @@ SCHEMA = pa.schema(
 
 
 def write_requests(aiperf: Path, workload: Path, tokenizer: Tokenizer, out: Path) -> None:
-    """Read AIPerf's raw export in `aiperf` and write `out`, a row for every line of `workload`.
+    """Read AIPerf's raw export in `aiperf` (and `aiperf-2`, ... beside it) and write `out`, a row for every line asked.
 
     Rows come in the order of the workload's lines within each batch read; a request without a record is `missing`.
     Raises InvalidRun when the export is broken, repeats a request, or holds one that was never asked.
     """
-    asked = pq.read_table(workload, columns=["line", "cell", "kind", "item", "stratum"]).to_pylist()
-    pending = {row["line"]: row for row in asked}
+    pending = {_key(row): {name: row[name] for name in _ASKED} for row in _asked(workload)}
     origin: int | None = None
     temporary = out.with_name(f".{out.name}.partial")
     with pq.ParquetWriter(temporary, SCHEMA, compression="zstd") as writer:
         batch: list[dict[str, Any]] = []
-        for record in read_records(aiperf):
-            line = _line_of(record, aiperf)
-            if line not in pending:
+        for part, record in _records_of_parts(aiperf):
+            key = (part, *_turn_of(record, aiperf))
+            if key not in pending:
                 raise InvalidRun(
-                    f"{aiperf}: request {line} was answered twice or never asked; the export is not this run's."
+                    f"{aiperf}: {key[1]}, turn {key[2]}, was answered twice or never asked; the export is not this "
+                    "run's."
                 )
             start_ns = record["metadata"]["request_start_ns"]
             origin = start_ns if origin is None else origin
-            batch.append({**pending.pop(line), **_row(record, origin)})
+            batch.append({**pending.pop(key), **_row(record, origin)})
             if len(batch) == BATCH_ROWS:
                 _flush(writer, batch, tokenizer)
         batch += [{**row, "status": "missing", "error": "no record in AIPerf's export"} for row in pending.values()]
@@ -104,11 +106,32 @@ def read_records(aiperf: Path) -> Iterator[Mapping[str, Any]]:
                 yield record
 
 
-def _line_of(record: Mapping[str, Any], aiperf: Path) -> int:
-    name = record["metadata"].get("conversation_id")
-    if not isinstance(name, str) or not name.removeprefix("session_").isdigit():
+def _asked(workload: Path) -> list[dict[str, Any]]:
+    names = pq.read_schema(workload).names
+    wanted = [name for name in (*_ASKED, "part", "session", "turn") if name in names]
+    rows: list[dict[str, Any]] = pq.read_table(workload, columns=wanted).to_pylist()
+    return rows
+
+
+def _key(row: Mapping[str, Any]) -> tuple[int, str, int]:
+    """How AIPerf knows the request: process, conversation in it, turn; by default its line in the only file."""
+    return row.get("part") or 1, row.get("session") or f"session_{row['line']:06d}", row.get("turn") or 0
+
+
+def _records_of_parts(aiperf: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    part, folder = 1, aiperf
+    while part == 1 or folder.is_dir():
+        for record in read_records(folder):
+            yield part, record
+        part += 1
+        folder = aiperf.with_name(f"{aiperf.name}{suffix(part)}")
+
+
+def _turn_of(record: Mapping[str, Any], aiperf: Path) -> tuple[str, int]:
+    name, turn = record["metadata"].get("conversation_id"), record["metadata"].get("turn_index", 0)
+    if not isinstance(name, str) or not name.removeprefix("session_").isdigit() or not isinstance(turn, int):
         raise InvalidRun(f"{aiperf}: a record has no session number; was it written by another AIPerf version?")
-    return int(name.removeprefix("session_"))
+    return name, turn
 
 
 def _row(record: Mapping[str, Any], origin: int) -> dict[str, Any]:

@@ -142,7 +142,8 @@ def _concatenated(parts: Sequence[tuple[int, Path]]) -> pa.Table:
 
 def _visit(root: Path, pair: int, role: Role) -> Visit:
     folder = root / "pairs" / f"{pair:02d}"
-    return Visit(pair, folder / role / "requests.parquet", folder / "workload.parquet")
+    own = folder / role / "workload.parquet"  # where the arm's own replies stand between the turns
+    return Visit(pair, folder / role / "requests.parquet", own if own.is_file() else folder / "workload.parquet")
 
 
 def _without_reference(role: Role) -> OracleResult:

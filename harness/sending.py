@@ -23,10 +23,11 @@ def sending_checks(
     cell: Cell, baseline: Sequence[CellMeasurement], candidate: Sequence[CellMeasurement]
 ) -> tuple[Check, ...]:
     """Every check of one cell."""
-    if cell.request_rate is None:
+    if not cell.open_loop:
         return (_kept_busy(cell, baseline),) if (cell.concurrency or 1) > 1 else ()
     both = [*baseline, *candidate]
-    return (_rate(cell, cell.request_rate, both), _in_time(cell, both))
+    in_time = _in_time(cell, both)
+    return (_rate(cell, cell.request_rate, both), in_time) if cell.request_rate is not None else (in_time,)
 
 
 def _kept_busy(cell: Cell, baseline: Sequence[CellMeasurement]) -> Check:

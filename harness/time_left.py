@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from harness.calibration_visit import Shape
 from harness.progress import Progress
 from harness.workload import Cell
+from traffic_profiles.arrivals import read_arrivals, requests_per_s
 
 AIPERF_START_S = 18  # docs/metrics.md: 12 to 20 s before the first request
 GUESS = {1: (100.0, 15.0)}  # TTFT and TPOT in ms of an engine that nobody asked yet
@@ -23,12 +24,15 @@ def expected_s(cell: Cell, seen: Mapping[int, tuple[float, float]] = GUESS) -> f
 
     Long prompts are not in `seen`, so this is a lower estimate for them.
     """
+    profile = cell.profile
+    if profile.trace:
+        return cell.request_count / requests_per_s(read_arrivals(profile.trace, profile.path, cell.request_count))
     if cell.request_rate is not None:
         return cell.request_count / cell.request_rate
     in_flight = cell.concurrency or 1
     ttft_ms, tpot_ms = seen[min(seen, key=lambda known: abs(known - in_flight))]
     turns = -(-cell.request_count // in_flight)
-    return turns * (ttft_ms + tpot_ms * cell.profile.osl.mean) / 1e3
+    return turns * (ttft_ms + tpot_ms * profile.osl.mean) / 1e3
 
 
 def visit_s(cells: Sequence[Cell], seen: Mapping[int, tuple[float, float]] = GUESS) -> float:

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from harness.errors import InvalidRun
 from harness.gpu_telemetry import watched
 from harness.isolation import without_secrets
 from harness.measurement import Arm
+from harness.parts import Part
 from harness.plan import Endpoint, TrafficPlan
 from harness.run_store import write_bytes, write_json
 from harness.workload import WARMUP, Cell, bodies, phase_name
@@ -34,14 +36,13 @@ DROPPED_ENVIRONMENT = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 
 @dataclass(frozen=True)
 class Visit:
-    """One AIPerf process against one endpoint: warm-up first, then every cell as a phase."""
+    """One endpoint visited once: an AIPerf process for each part, in it warm-up first, then every cell as a phase."""
 
     plan: TrafficPlan
     role: Arm
     pair: int
     slot: int
-    cells: Sequence[Cell]  # in the order they are driven
-    warmup_lines: int
+    parts: Sequence[Part]
     folder: Path
 
     @property
@@ -52,7 +53,12 @@ class Visit:
     @property
     def requests(self) -> int:
         """Requests asked, warm-up included."""
-        return self.warmup_lines + sum(cell.request_count for cell in self.cells)
+        return sum(part.requests for part in self.parts)
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """Every cell, in the order they are driven."""
+        return tuple(cell for part in self.parts for cell in part.cells)
 
 
 def check_aiperf() -> None:
@@ -77,10 +83,14 @@ def run_visit(visit: Visit, progress: Callable[[int], None]) -> list[Path]:
     if visit.folder.exists():
         shutil.rmtree(visit.folder)  # AIPerf leaves old summaries standing in a directory it is given again
     visit.folder.mkdir(parents=True)
-    config = visit.folder / "aiperf.yaml"
-    write_bytes(config, yaml.safe_dump(aiperf_config(visit, _dataset(visit)), sort_keys=False).encode())
     before = {"started_at": time.time(), "load_average_1m": os.getloadavg()[0]}
-    code = _drive(visit, progress)
+    codes: list[int | None] = []
+    done = 0
+    for part in visit.parts:
+        config = aiperf_config(visit, part, _dataset(visit, part))
+        write_bytes(visit.folder / f"aiperf{part.suffix}.yaml", yaml.safe_dump(config, sort_keys=False).encode())
+        codes.append(_drive(visit, part, partial(_further, progress, done)))
+        done += part.requests
     about = watched(visit.plan, visit.role)
     record = {
         "pair": visit.pair,
@@ -88,7 +98,7 @@ def run_visit(visit: Visit, progress: Callable[[int], None]) -> list[Path]:
         "slot": visit.slot,
         "command": ["aiperf", "profile", "--config", "aiperf.yaml"],
         "aiperf_version": AIPERF_VERSION,
-        "exit_code": code,
+        "exit_code": next((code for code in codes if code != 0), 0),
         "cpu_count": psutil.cpu_count(),
         "gpu": about.model_dump(mode="json") if about else None,
         **before,
@@ -96,16 +106,17 @@ def run_visit(visit: Visit, progress: Callable[[int], None]) -> list[Path]:
         "load_average_1m_end": os.getloadavg()[0],
     }
     write_json(visit.folder / "visit.json", record)
-    if not (visit.folder / "aiperf" / "profile_export.jsonl").is_file():
-        raise InvalidRun(
-            f"AIPerf ended with code {code} before it sent a request; its log {visit.folder / 'aiperf.log'} "
-            f"ends: {log_tail(visit.folder / 'aiperf.log')}"
-        )
+    for part, code in zip(visit.parts, codes, strict=True):
+        log = visit.folder / f"aiperf{part.suffix}.log"
+        if not (visit.folder / f"aiperf{part.suffix}" / "profile_export.jsonl").is_file():
+            raise InvalidRun(
+                f"AIPerf ended with code {code} before it sent a request; its log {log} ends: {log_tail(log)}"
+            )
     return [path for path in sorted(visit.folder.rglob("*")) if path.is_file()]
 
 
-def aiperf_config(visit: Visit, dataset: str) -> dict[str, Any]:
-    """The AIPerf YAML of one visit, with paths relative to its folder.
+def aiperf_config(visit: Visit, part: Part, dataset: str) -> dict[str, Any]:
+    """The AIPerf YAML of one part of a visit, with paths relative to its folder.
 
     The API key stays a reference to its environment variable.
     """
@@ -128,10 +139,10 @@ def aiperf_config(visit: Visit, dataset: str) -> dict[str, Any]:
         "benchmark": {
             "models": [plan.served_model(visit.role)],
             "endpoint": target,
-            "dataset": {"type": "file", "path": dataset, "format": "raw_payload", "sampling": "sequential"},
-            "phases": _phases(visit),
+            "dataset": {"type": "file", "path": dataset, "format": part.format, "sampling": "sequential"},
+            "phases": _phases(part),
             "tokenizer": {"name": str(plan.tokenizer_path)},
-            "artifacts": {"dir": "aiperf", "raw": True, "summary": ["json"], "records": ["jsonl"]},
+            "artifacts": {"dir": f"aiperf{part.suffix}", "raw": True, "summary": ["json"], "records": ["jsonl"]},
             "runtime": {"ui": "none"},
             "gpuTelemetry": {"enabled": True, "collector": "pynvml"}
             if watched(plan, visit.role)
@@ -141,22 +152,27 @@ def aiperf_config(visit: Visit, dataset: str) -> dict[str, Any]:
     }
 
 
-def _phases(visit: Visit) -> list[dict[str, Any]]:
+def _phases(part: Part) -> list[dict[str, Any]]:
+    if part.format == "mooncake_trace":
+        (cell,) = part.cells
+        return [{"name": phase_name(cell.name), "kind": "profiling", "type": "fixed_schedule", "autoOffset": False}]
+    counted = "sessions" if part.format == "dag_jsonl" else "requests"
     phases: list[dict[str, Any]] = []
-    if visit.warmup_lines:
-        in_flight = min(visit.warmup_lines, max(cell.concurrency or 1 for cell in visit.cells))
+    if part.warmup_lines:
+        first = part.warmup_conversations if counted == "sessions" else part.warmup_lines
         phases.append(
             {
                 "name": WARMUP,
                 "kind": "warmup",
                 "type": "concurrency",
-                "concurrency": in_flight,
-                "requests": visit.warmup_lines,
+                "concurrency": min(first, max(cell.concurrency or 1 for cell in part.cells)),
+                counted: first,
                 "excludeFromResults": True,
             }
         )
-    for cell in visit.cells:
-        phase: dict[str, Any] = {"name": phase_name(cell.name), "kind": "profiling", "requests": cell.request_count}
+    for cell in part.cells:
+        amount = cell.conversations if counted == "sessions" else cell.request_count
+        phase: dict[str, Any] = {"name": phase_name(cell.name), "kind": "profiling", counted: amount}
         if cell.request_rate is None:
             phase |= {"type": "concurrency", "concurrency": cell.concurrency}
         else:
@@ -167,17 +183,19 @@ def _phases(visit: Visit) -> list[dict[str, Any]]:
     return phases
 
 
-def _dataset(visit: Visit) -> str:
-    shared = visit.folder.parent / "requests.jsonl"
+def _dataset(visit: Visit, part: Part) -> str:
+    name = f"requests{part.suffix}.jsonl"
+    shared = visit.folder.parent / name
     if (
         visit.plan.served_model(visit.role) == visit.plan.model
         and visit.endpoint.api == visit.plan.endpoint(visit.plan.arms[0]).api
     ):
         return os.path.relpath(shared, visit.folder)
-    rows = pq.read_table(visit.folder.parent / "workload.parquet").to_pylist()
-    own = bodies(visit.plan, rows, visit.plan.served_model(visit.role), visit.endpoint.api)
-    write_bytes(visit.folder / "requests.jsonl", own)
-    return "requests.jsonl"
+    asked = pq.read_table(visit.folder.parent / "workload.parquet").to_pylist()
+    rows = [row for row in asked if row["part"] == part.number]
+    own = bodies(visit.plan, rows, visit.plan.served_model(visit.role), visit.endpoint.api, part.format)
+    write_bytes(visit.folder / name, own)
+    return name
 
 
 def _environment(visit: Visit) -> dict[str, str]:
@@ -190,12 +208,13 @@ def _aiperf() -> str:
     return str(beside) if beside.exists() else "aiperf"
 
 
-def _drive(visit: Visit, progress: Callable[[int], None]) -> int | None:
+def _drive(visit: Visit, part: Part, progress: Callable[[int], None]) -> int | None:
     """Run AIPerf to its end or to the hard timeout; return its exit code, None when it had to be killed."""
-    command = [_aiperf(), "profile", "--config", "aiperf.yaml"]
-    process = processes.start(command, log=visit.folder / "aiperf.log", env=_environment(visit), cwd=visit.folder)
+    stem = f"aiperf{part.suffix}"
+    command = [_aiperf(), "profile", "--config", f"{stem}.yaml"]
+    process = processes.start(command, log=visit.folder / f"{stem}.log", env=_environment(visit), cwd=visit.folder)
     deadline = time.monotonic() + visit.plan.visit_timeout_s
-    records = visit.folder / "aiperf" / "profile_export.jsonl"
+    records = visit.folder / stem / "profile_export.jsonl"
     try:
         while process.running():
             time.sleep(POLL_S)
@@ -206,6 +225,10 @@ def _drive(visit: Visit, progress: Callable[[int], None]) -> int | None:
         return process.popen.returncode
     finally:
         process.stop()
+
+
+def _further(progress: Callable[[int], None], before: int, more: int) -> None:
+    progress(before + more)
 
 
 def _lines(path: Path) -> int:

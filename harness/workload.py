@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness.errors import UsageError
+from harness.parts import Format, Part, dataset_bytes, grouped, number_sessions, schedule, suffix
 from harness.plan import ProfileUse, TrafficPlan
 from harness.run_store import write_bytes, write_json
 from oracles.audit_plan import body_fields
@@ -37,6 +38,11 @@ SCHEMA = pa.schema(
         ("fixed_length", pa.bool_()),
         ("stop", pa.list_(pa.string())),
         ("messages", pa.string()),
+        ("part", pa.int32()),
+        ("session", pa.string()),
+        ("turn", pa.int32()),
+        ("timestamp_ms", pa.float64()),
+        ("delay_ms", pa.float64()),
     ]
 )
 
@@ -53,9 +59,20 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """`profile/c8` or `profile/r2.5`."""
-        load = f"c{self.concurrency}" if self.request_rate is None else f"r{self.request_rate:g}"
-        return f"{self.profile.name}/{load}"
+        """`profile/c8`, `profile/r2.5`, or `profile/t0.5` for a trace at half its pace."""
+        trace = self.profile.trace
+        load = f"r{self.request_rate:g}" if self.request_rate is not None else f"c{self.concurrency}"
+        return f"{self.profile.name}/{f't{trace.speedup_ratio:g}' if trace else load}"
+
+    @property
+    def open_loop(self) -> bool:
+        """Whether requests are sent by the clock, not when an answer is back."""
+        return self.request_rate is not None or self.profile.trace is not None
+
+    @property
+    def conversations(self) -> int:
+        """How many conversations the load has; single requests are one each."""
+        return max(1, self.request_count // turns_of(self.profile))
 
 
 @dataclass(frozen=True)
@@ -83,6 +100,12 @@ def interleave(
         place = rng.uniform(-1, len(load)) if insert.after is None else insert.after + rng.random()
         placed.append((place, insert.kind, insert.spec))
     return [(kind, spec) for _, kind, spec in sorted(placed, key=lambda one: one[0])]
+
+
+def turns_of(profile: TrafficProfile) -> int:
+    """Requests that one conversation sends: the turns of a live one, otherwise one."""
+    live = profile.turns is not None and profile.turns.history == "live"
+    return round(profile.turns.count.mean) if live and profile.turns else 1
 
 
 def phase_name(cell: str) -> str:
@@ -123,6 +146,30 @@ def write_pair(
     shuffle.shuffle(order)
     rows: list[dict[str, Any]] = []
     entries: list[dict[str, Any]] = []
+    parts: list[dict[str, Any]] = []
+    for number, (kind, members) in enumerate(grouped(order), start=1):
+        first = len(rows)
+        rows += _warmup(plan, pair, [cell for cell in cells if cell in members], first, count_tokens)
+        warm = len({row["conversation"] or row["line"] for row in rows[first:]})
+        part = {"part": number, "format": kind, "first_line": first, "warmup_lines": len(rows) - first}
+        parts.append(part | {"warmup_conversations": warm})
+        for cell in members:
+            # A conversation or a schedule has no place for a single request.
+            own = sources if kind == "raw_payload" else ()
+            sent = _sent(plan, pair, cell, own, count_tokens)
+            entries.append(_entry(cell, number, len(rows), len(sent)))
+            rows += [_row(len(rows) + i, cell.name, cell.profile.name, *one) for i, one in enumerate(sent)]
+        number_sessions(rows[first:], number)
+        if kind == "mooncake_trace":
+            schedule(rows[first:], WARMUP)
+    return _write(plan, folder, pair, rows, entries, parts)
+
+
+def _warmup(
+    plan: TrafficPlan, pair: int, cells: Sequence[Cell], first: int, count_tokens: Callable[[str], int]
+) -> list[dict[str, Any]]:
+    """Warm-up rows of every profile of a part, in plan order."""
+    rows: list[dict[str, Any]] = []
     for profile in {cell.profile.name: cell.profile for cell in cells}.values():
         in_flight = max((cell.concurrency or 1) for cell in cells if cell.profile is profile)
         specs = make_requests(
@@ -131,36 +178,54 @@ def write_pair(
             seed=seed_for(plan, pair, f"{WARMUP}/{profile.name}"),
             count_tokens=count_tokens,
         )
-        rows += [_row(len(rows) + i, WARMUP, profile.name, WARMUP, spec) for i, spec in enumerate(specs)]
-    for cell in order:
-        load = make_requests(
-            cell.profile, count=cell.request_count, seed=seed_for(plan, pair, cell.name), count_tokens=count_tokens
-        )
-        inserts = [insert for source in sources for insert in source(cell, load)]
-        sent = interleave(load, inserts, random.Random(seed_for(plan, pair, f"places/{cell.name}")))
-        entries.append(
-            {
-                "cell": cell.name,
-                "profile": cell.profile.name,
-                "concurrency": cell.concurrency,
-                "request_rate": cell.request_rate,
-                "slo": cell.profile.slo and cell.profile.slo.model_dump(exclude_none=True),
-                "first_line": len(rows),
-                "lines": len(sent),
-            }
-        )
-        rows += [_row(len(rows) + i, cell.name, cell.profile.name, *one) for i, one in enumerate(sent)]
-    return _write(plan, folder, pair, rows, entries)
+        rows += [_row(first + len(rows) + i, WARMUP, profile.name, WARMUP, spec) for i, spec in enumerate(specs)]
+    return rows
 
 
-def plan_pair(cells: Sequence[Cell], pair: dict[str, Any]) -> tuple[int, list[Cell]]:
-    """From pair.json: how many warm-up lines come first, and the cells in the order they are driven.
+def _sent(
+    plan: TrafficPlan, pair: int, cell: Cell, sources: Sequence[InsertSource], count_tokens: Callable[[str], int]
+) -> list[tuple[str, RequestSpec]]:
+    """(kind, request) of a cell in send order."""
+    load = make_requests(
+        cell.profile, count=cell.conversations, seed=seed_for(plan, pair, cell.name), count_tokens=count_tokens
+    )
+    inserts = [insert for source in sources for insert in source(cell, load)]
+    return interleave(load, inserts, random.Random(seed_for(plan, pair, f"places/{cell.name}")))
+
+
+def _entry(cell: Cell, part: int, first_line: int, lines: int) -> dict[str, Any]:
+    return {
+        "cell": cell.name,
+        "profile": cell.profile.name,
+        "concurrency": cell.concurrency,
+        "request_rate": cell.request_rate,
+        "slo": cell.profile.slo and cell.profile.slo.model_dump(exclude_none=True),
+        "part": part,
+        "first_line": first_line,
+        "lines": lines,
+    }
+
+
+def plan_pair(cells: Sequence[Cell], pair: dict[str, Any]) -> tuple[Part, ...]:
+    """From pair.json: the AIPerf processes of a visit, each with its cells in the order they are driven.
 
     A cell's `request_count` is then what is sent in it: its load and what was inserted.
     """
     by_name = {cell.name: cell for cell in cells}
-    entries = pair["cells"]
-    return entries[0]["first_line"], [replace(by_name[e["cell"]], request_count=e["lines"]) for e in entries]
+    return tuple(
+        Part(
+            number=part["part"],
+            format=part["format"],
+            warmup_lines=part["warmup_lines"],
+            warmup_conversations=part["warmup_conversations"],
+            cells=tuple(
+                replace(by_name[entry["cell"]], request_count=entry["lines"])
+                for entry in pair["cells"]
+                if entry["part"] == part["part"]
+            ),
+        )
+        for part in pair["parts"]
+    )
 
 
 def arm_order(plan: TrafficPlan, pair: int) -> tuple[str, ...]:
@@ -197,10 +262,27 @@ def request_body(plan: TrafficPlan, row: dict[str, Any], model: str, api: str) -
 
 
 def _cells_of(profile: TrafficProfile, use: ProfileUse, fewest: int) -> list[Cell]:
-    if profile.dataset_format != "raw_payload":
+    _check_use(profile, use)
+    turns = turns_of(profile)
+
+    def count(load: float) -> int:
+        if use.request_count:
+            return turns * max(1, round(use.request_count / turns))
+        return turns * max(profile.requests_for(load), -(-fewest // turns))
+
+    share = use.task_share
+    if profile.trace:
+        return [Cell(profile, None, None, count(0.0), share)]
+    closed = [Cell(profile, c, None, count(c), share) for c in use.concurrency or profile.concurrency or ()]
+    open_loop = [Cell(profile, None, r, count(r), share) for r in use.request_rate or profile.request_rate or ()]
+    return closed + open_loop
+
+
+def _check_use(profile: TrafficProfile, use: ProfileUse) -> None:
+    """UsageError for a use that does not fit the profile."""
+    if profile.trace and (use.concurrency or use.request_rate):
         raise UsageError(
-            f"profiles: {profile.name} replays {profile.dataset_format}, which a gate cannot pair yet; "
-            "choose a single-turn profile (enginegate profiles list)."
+            f"profiles: {profile.name} is driven by its trace; change trace.speedup_ratio in a copy of the file."
         )
     if (use.concurrency and profile.request_rate) or (use.request_rate and profile.concurrency):
         kind = "request_rate" if profile.request_rate else "concurrency"
@@ -210,14 +292,12 @@ def _cells_of(profile: TrafficProfile, use: ProfileUse, fewest: int) -> list[Cel
             f"profiles: {profile.name} has rates as shares of the baseline's capacity; give request_rate in requests "
             "per second."
         )
-
-    def count(load: float) -> int:
-        return use.request_count or max(profile.requests_for(load), fewest)
-
-    share = use.task_share
-    closed = [Cell(profile, c, None, count(c), share) for c in use.concurrency or profile.concurrency or ()]
-    open_loop = [Cell(profile, None, r, count(r), share) for r in use.request_rate or profile.request_rate or ()]
-    return closed + open_loop
+    turns = profile.turns
+    if turns and turns.history == "live" and turns.count.longest != turns.count.shortest:
+        raise UsageError(
+            f"profiles: {profile.name} has live conversations of {turns.count} turns; both arms must be asked equally "
+            "often, so give turns.count as one number."
+        )
 
 
 def _row(line: int, cell: str, profile: str, kind: str, spec: RequestSpec) -> dict[str, Any]:
@@ -235,23 +315,35 @@ def _row(line: int, cell: str, profile: str, kind: str, spec: RequestSpec) -> di
         "fixed_length": spec.fixed_length,
         "stop": list(spec.stop),
         "messages": orjson.dumps(list(spec.messages)).decode(),
+        "conversation": spec.session,
+        "timestamp_ms": spec.timestamp_ms,
+        "delay_ms": spec.delay_ms or None,
     }
 
 
-def bodies(plan: TrafficPlan, rows: list[dict[str, Any]], model: str, api: str) -> bytes:
-    """requests.jsonl for one served model name and API, one body a line in send order."""
-    return b"".join(orjson.dumps(request_body(plan, row, model, api)) + b"\n" for row in rows)
+def bodies(plan: TrafficPlan, rows: list[dict[str, Any]], model: str, api: str, kind: Format = "raw_payload") -> bytes:
+    """A part's data set file for one served model name and API, in send order."""
+    return dataset_bytes(kind, rows, lambda row: request_body(plan, row, model, api))
 
 
 def _write(
-    plan: TrafficPlan, folder: Path, pair: int, rows: list[dict[str, Any]], entries: list[dict[str, Any]]
+    plan: TrafficPlan,
+    folder: Path,
+    pair: int,
+    rows: list[dict[str, Any]],
+    entries: list[dict[str, Any]],
+    parts: list[dict[str, Any]],
 ) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / "workload.parquet", folder / "requests.jsonl", folder / "pair.json"]
+    paths = [folder / "workload.parquet", folder / "pair.json"]
     sink = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), sink)
     write_bytes(paths[0], sink.getvalue().to_pybytes())
-    write_bytes(paths[1], bodies(plan, rows, plan.model, plan.endpoint(plan.arms[0]).api))
     order = list(arm_order(plan, pair))
-    write_json(paths[2], {"pair": pair, "seed": plan.seed, "order": order, "cells": entries})
+    write_json(paths[1], {"pair": pair, "seed": plan.seed, "order": order, "cells": entries, "parts": parts})
+    for part in parts:
+        own = [row for row in rows if row["part"] == part["part"]]
+        path = folder / f"requests{suffix(part['part'])}.jsonl"
+        write_bytes(path, bodies(plan, own, plan.model, plan.endpoint(plan.arms[0]).api, part["format"]))
+        paths.append(path)
     return paths

@@ -12,9 +12,9 @@ from harness.errors import InvalidRun, UsageError
 from harness.gpu_telemetry import EXPORT, Watched, measures_memory, watched, with_gpu_signals
 from harness.judge import measured_metrics
 from harness.measurement import CellMeasurement, Distribution, VisitMeasurement
+from harness.parts import Part
 from harness.plan import Plan, make_plan
 from harness.traffic import Visit, aiperf_config
-from harness.workload import make_cells
 
 RECORDED = Path(__file__).parent / "recorded" / "gpu" / EXPORT
 SECOND = 1_000_000_000
@@ -124,9 +124,9 @@ def test_only_local_endpoints_with_gpus_are_watched() -> None:
 
 def test_aiperf_is_told_to_watch(tmp_path: Path) -> None:
     plan = a_plan({"gpus": 1}, {})
-    cells = make_cells(plan)
+    part = Part(1, "raw_payload", 0, 0, ())
     told = {
-        role: aiperf_config(Visit(plan, role, 1, 0, cells, 0, tmp_path), "d")["benchmark"]["gpuTelemetry"]
+        role: aiperf_config(Visit(plan, role, 1, 0, [part], tmp_path), part, "d")["benchmark"]["gpuTelemetry"]
         for role in ("baseline", "candidate")
     }
     assert told == {"baseline": {"enabled": True, "collector": "pynvml"}, "candidate": {"enabled": False}}

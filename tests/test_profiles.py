@@ -330,19 +330,19 @@ def body(spec: Any) -> dict[str, Any]:
 def test_single_turns_are_raw_bodies() -> None:
     profile = load_profile("smoke", "smoke")
     specs = make_requests(profile, count=3, seed=1)
-    assert list(dataset_lines(profile, specs, body)) == [body(spec) for spec in specs]
+    assert list(dataset_lines(profile.dataset_format, specs, body)) == [body(spec) for spec in specs]
 
 
 def test_a_trace_carries_its_send_times_and_whole_bodies() -> None:
     profile = load_profile("interference", "smoke")
-    lines = list(dataset_lines(profile, make_requests(profile, count=5, seed=1), body))
+    lines = list(dataset_lines(profile.dataset_format, make_requests(profile, count=5, seed=1), body))
     assert [line["timestamp"] for line in lines] == [0, 0, 2000, 4000, 6000]
     assert [line["payload"]["max_tokens"] for line in lines] == [64, 64, 1, 1, 1]
 
 
 def test_live_conversations_carry_turns_and_pauses() -> None:
     profile = load_profile("agentic-growing-prefix", "smoke")
-    lines = list(dataset_lines(profile, make_requests(profile, count=2, seed=1), body))
+    lines = list(dataset_lines(profile.dataset_format, make_requests(profile, count=2, seed=1), body))
     assert len({line["session_id"] for line in lines}) == 2
     for line in lines:
         first, *later = line["turns"]

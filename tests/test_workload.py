@@ -55,7 +55,8 @@ def test_lines_are_warm_up_then_cells_in_their_order(tmp_path: Path) -> None:
     write_pair(plan, cells, 1, tmp_path, _words)
     pair = json.loads((tmp_path / "pair.json").read_text())
     rows = pq.read_table(tmp_path / "workload.parquet").to_pylist()
-    warmup_lines, ordered = plan_pair(cells, pair)
+    (part,) = plan_pair(cells, pair)
+    warmup_lines, ordered = part.warmup_lines, part.cells
     assert [row["cell"] for row in rows[:warmup_lines]] == [WARMUP] * warmup_lines
     position = warmup_lines
     for cell, entry in zip(ordered, pair["cells"], strict=True):
@@ -96,7 +97,7 @@ def test_inserts_are_sent_unmarked_counted_and_at_drawn_places(tmp_path: Path) -
         write_pair(plan, cells, pair, tmp_path / str(pair), _words, [tasks])
         entries = json.loads((tmp_path / str(pair) / "pair.json").read_text())
         rows = pq.read_table(tmp_path / str(pair) / "workload.parquet").to_pylist()
-        for cell in plan_pair(cells, entries)[1]:
+        for cell in plan_pair(cells, entries)[0].cells:
             kinds = [row["kind"] for row in rows if row["cell"] == cell.name]
             assert cell.request_count == len(kinds)
             assert kinds.count("task") == (3 if cell.concurrency == 2 else 0)

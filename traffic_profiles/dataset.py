@@ -4,26 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
-from typing import Any
-
-from traffic_profiles.profile import TrafficProfile
-from traffic_profiles.requests import RequestSpec
+from typing import Any, Protocol, TypeVar
 
 Body = dict[str, Any]
 _OWN_KEYS = frozenset({"model", "messages", "stream", "stream_options"})
 
 
-def dataset_lines(
-    profile: TrafficProfile, specs: Sequence[RequestSpec], body: Callable[[RequestSpec], Body]
-) -> Iterator[Body]:
-    """JSON objects, one a line, in the profile's `dataset_format`; `body` gives the request body of a spec.
+class Sendable(Protocol):
+    """A request with its place in time: a `RequestSpec`, or what was stored of one."""
+
+    @property
+    def session(self) -> str:
+        """Conversation it belongs to."""
+
+    @property
+    def delay_ms(self) -> float:
+        """Pause before the turn."""
+
+    @property
+    def timestamp_ms(self) -> float | None:
+        """Send time in a trace."""
+
+
+S = TypeVar("S", bound=Sendable)
+
+
+def dataset_lines(dataset_format: str, specs: Sequence[S], body: Callable[[S], Body]) -> Iterator[Body]:
+    """JSON objects, one a line, in a profile's `dataset_format`; `body` gives the request body of a spec.
 
     raw_payload: the body. mooncake_trace: its send time and the body, sent as it is. dag_jsonl: a conversation with
     its turns; AIPerf adds model and streaming keys and puts the engine's replies between the turns.
     """
-    if profile.dataset_format == "raw_payload":
+    if dataset_format == "raw_payload":
         yield from map(body, specs)
-    elif profile.dataset_format == "mooncake_trace":
+    elif dataset_format == "mooncake_trace":
         for spec in specs:
             yield {"timestamp": spec.timestamp_ms, "payload": body(spec)}
     else:
@@ -31,7 +45,7 @@ def dataset_lines(
             yield {"session_id": session, "turns": [_turn(spec, body(spec)) for spec in turns]}
 
 
-def _turn(spec: RequestSpec, body: Body) -> Body:
+def _turn(spec: Sendable, body: Body) -> Body:
     # max_tokens goes through `extra`: as a field of its own AIPerf sends it as max_completion_tokens, which some
     # servers do not know.
     extra = {key: value for key, value in body.items() if key not in _OWN_KEYS}

@@ -1,0 +1,89 @@
+"""Which AIPerf process of a visit drives which cells: one data set format a process, a process for each trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import orjson
+
+from traffic_profiles.dataset import dataset_lines
+
+Format = Literal["raw_payload", "dag_jsonl", "mooncake_trace"]
+FORMATS: tuple[Format, ...] = ("raw_payload", "dag_jsonl", "mooncake_trace")
+# A schedule has one phase, so the warm-up opens it: a request a second, and a pause before the trace begins.
+WARMUP_GAP_MS, WARMUP_PAUSE_MS = 1000.0, 4000.0
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One AIPerf process; its files carry the number, the first one's do not. `cells` in the order they are driven."""
+
+    number: int
+    format: Format
+    warmup_lines: int
+    warmup_conversations: int
+    cells: tuple[Any, ...]  # harness.workload.Cell, which imports this module
+
+    @property
+    def suffix(self) -> str:
+        """As `suffix`."""
+        return suffix(self.number)
+
+    @property
+    def requests(self) -> int:
+        """Requests asked, warm-up included."""
+        return self.warmup_lines + sum(int(cell.request_count) for cell in self.cells)
+
+
+def suffix(part: int) -> str:
+    """`""`, `-2`, `-3`: between the stem and the ending of every file of a part."""
+    return "" if part == 1 else f"-{part}"
+
+
+def grouped(cells: Sequence[Any]) -> list[tuple[Format, list[Any]]]:
+    """Cells by data set format, in the order given; every trace alone, because a schedule is the whole data set."""
+    groups: list[tuple[Format, list[Any]]] = []
+    for kind in FORMATS:
+        members = [cell for cell in cells if cell.profile.dataset_format == kind]
+        if kind == "mooncake_trace":
+            groups += [(kind, [cell]) for cell in members]
+        elif members:
+            groups.append((kind, members))
+    return groups
+
+
+def number_sessions(rows: Sequence[Row], part: int) -> None:
+    """Give rows of one part the conversation that AIPerf will know each by: `session`, and `turn` within it."""
+    number = -1
+    for _, members in groupby(rows, key=lambda row: (row["cell"], row.pop("conversation") or row["line"])):
+        number += 1
+        for turn, row in enumerate(members):
+            row |= {"part": part, "session": f"session_{number:06d}", "turn": turn}
+
+
+def schedule(rows: Sequence[Row], warmup: str) -> None:
+    """Put the warm-up of a trace before it: a request a second, a pause, then the trace at its own times."""
+    first = [row for row in rows if row["cell"] == warmup]
+    for number, row in enumerate(first):
+        row["timestamp_ms"] = number * WARMUP_GAP_MS
+    shift = len(first) * WARMUP_GAP_MS + WARMUP_PAUSE_MS if first else 0.0
+    for row in rows:
+        if row["cell"] != warmup:
+            row["timestamp_ms"] += shift
+
+
+def dataset_bytes(kind: Format, rows: Sequence[Row], body: Callable[[Row], dict[str, Any]]) -> bytes:
+    """The lines of AIPerf's data set file for the rows of one part; `body` gives a row's request body."""
+    sendable = [
+        SimpleNamespace(
+            row=row, session=row["session"], timestamp_ms=row["timestamp_ms"], delay_ms=row["delay_ms"] or 0.0
+        )
+        for row in rows
+    ]
+    lines = dataset_lines(kind, sendable, lambda one: body(one.row))
+    return b"".join(orjson.dumps(line) + b"\n" for line in lines)
