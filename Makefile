@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PIP    := $(BIN)/pip --disable-pip-version-check --quiet
 
-.PHONY: help venv demo test check acceptance bench tasks-check bench-one-stream report-check zoo zoo-fast mutations clean
+.PHONY: help venv demo test check acceptance bench tasks-check bench-one-stream report-check zoo zoo-fast mutations clean bench-traffic profiles-smoke
 
 help:
 	@echo "make demo        gate three engines on a real small model (honest, fast but wrong, letter a)"
@@ -16,6 +16,7 @@ help:
 	@echo "make zoo-fast    the same engines before the honesty checks alone, on a virtual clock"
 	@echo "make tasks-check task items in the stream against plain lm-eval on real vLLM, item by item"
 	@echo "make bench-one-stream  wall time of tasks in the stream against doing it apart"
+	@echo "make profiles-smoke  every traffic profile, small, against a real llama.cpp"
 	@echo "make bench       speed and memory, each as a ratio from one run"
 
 venv: $(STAMP)
@@ -61,6 +62,14 @@ tasks-check: venv
 # Task items in the stream against load, lm-eval and a KL pass one after the other.
 bench-one-stream: venv
 	$(BIN)/python benchmarks/one_stream.py
+
+# The client's bias on a mock of known speed, enginegate's own overhead over bare AIPerf, reading of raw exports.
+bench-traffic: venv
+	$(BIN)/python benchmarks/traffic.py
+
+# Every profile's smoke tier against a real llama.cpp, then a request of each as text.
+profiles-smoke: venv
+	scripts/profiles_smoke.sh
 
 bench: venv
 	$(BIN)/python benchmarks/raw_export.py

@@ -83,7 +83,7 @@ def drive_mock(
     shapes: Sequence[Shape], tokenizer: Path, connection_reuse: str, folder: Path, progress: Progress
 ) -> list[tuple[Rows, Rows]]:
     """Drive every shape as a cell of one visit; for each, request rows and the mock's log (see `compare`)."""
-    with _mock(folder) as url:
+    with mock(folder) as url:
         cells = _cells(shapes)
         plan = _plan(url, tokenizer, connection_reuse)
         pair = folder / "pair"
@@ -105,7 +105,8 @@ def _preferred(value: float) -> float:
 
 
 @contextmanager
-def _mock(folder: Path) -> Iterator[str]:
+def mock(folder: Path) -> Iterator[str]:
+    """The mock, up while the context lasts: its URL. It logs its sends to `folder/sends.jsonl`."""
     ready, log = folder / "url", folder / "mock.log"
     command = [sys.executable, "-m", "harness.calibration_mock", "--ready", str(ready)]
     process = processes.start([*command, "--log", str(folder / "sends.jsonl")], log=log)

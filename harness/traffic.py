@@ -203,7 +203,8 @@ def _environment(visit: Visit) -> dict[str, str]:
     return {key: value for key, value in inherited.items() if key not in DROPPED_ENVIRONMENT}
 
 
-def _aiperf() -> str:
+def aiperf_command() -> str:
+    """AIPerf beside this Python, or whichever is on PATH."""
     beside = Path(sys.executable).with_name("aiperf")
     return str(beside) if beside.exists() else "aiperf"
 
@@ -211,7 +212,7 @@ def _aiperf() -> str:
 def _drive(visit: Visit, part: Part, progress: Callable[[int], None]) -> int | None:
     """Run AIPerf to its end or to the hard timeout; return its exit code, None when it had to be killed."""
     stem = f"aiperf{part.suffix}"
-    command = [_aiperf(), "profile", "--config", f"{stem}.yaml"]
+    command = [aiperf_command(), "profile", "--config", f"{stem}.yaml"]
     process = processes.start(command, log=visit.folder / f"{stem}.log", env=_environment(visit), cwd=visit.folder)
     deadline = time.monotonic() + visit.plan.visit_timeout_s
     records = visit.folder / stem / "profile_export.jsonl"

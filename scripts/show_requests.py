@@ -15,6 +15,7 @@ WIDTH = 600
 
 
 def main() -> None:
+    """Parse and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("--all", action="store_true", help="every request, not one of each profile")
