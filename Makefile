@@ -17,6 +17,7 @@ help:
 	@echo "make tasks-check task items in the stream against plain lm-eval on real vLLM, item by item"
 	@echo "make bench-one-stream  wall time of tasks in the stream against doing it apart"
 	@echo "make profiles-smoke  every traffic profile, small, against a real llama.cpp"
+	@echo "make gate-simulation  how often the gate is wrong, on synthetic gates with known truth"
 	@echo "make bench       speed and memory, each as a ratio from one run"
 
 venv: $(STAMP)
@@ -70,6 +71,10 @@ bench-traffic: venv
 # Every profile's smoke tier against a real llama.cpp, then a request of each as text.
 profiles-smoke: venv
 	scripts/profiles_smoke.sh
+
+.PHONY: gate-simulation
+gate-simulation: venv
+	$(BIN)/python benchmarks/gate_simulation.py
 
 bench: venv
 	$(BIN)/python benchmarks/raw_export.py

@@ -97,11 +97,11 @@ def t_pvalue_below(d: Array) -> Array:
 
 
 def holm(p: Array) -> Array:
-    """Holm's adjusted p-values: at most alpha means "this one, too" with family-wise error alpha."""
-    order = np.argsort(p, kind="stable")
-    scaled = p[order] * (len(p) - np.arange(len(p)))
-    adjusted = np.empty(len(p))
-    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(scaled))
+    """Holm's adjusted p-values over the last axis: at most alpha means "this one, too", family-wise error alpha."""
+    order = np.argsort(p, axis=-1, kind="stable")
+    scaled = np.take_along_axis(p, order, axis=-1) * np.arange(p.shape[-1], 0, -1)
+    adjusted = np.empty(p.shape)
+    np.put_along_axis(adjusted, order, np.minimum(1.0, np.maximum.accumulate(scaled, axis=-1)), axis=-1)
     return adjusted
 
 
@@ -133,7 +133,7 @@ def look_at(pairs: int, first: int, maximum: int) -> Look:
 
 @dataclass(frozen=True)
 class Decisions:
-    """`judge`'s answer, arrays [cells]; bounds in log units over the bar."""
+    """`judge`'s answer, arrays [..., cells]; bounds in log units over the bar."""
 
     estimate: Array
     lower: Array
@@ -145,7 +145,7 @@ class Decisions:
 
 
 def judge(d: Array, alpha: float) -> Decisions:
-    """Decide every cell of `d` [cells, pairs] of log(observed / bar).
+    """Decide every cell of `d` [..., cells, pairs] of log(observed / bar); leading axes are runs of their own.
 
     PASS: the lower bound clears the bar. All cells must, so each is tested at alpha with no correction
     (intersection-union, Berger 1982). FAIL names a cell out of many, so it takes Holm's correction. The exact test's
