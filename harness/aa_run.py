@@ -29,6 +29,7 @@ def as_aa(plan: Plan) -> Plan:
     return plan.model_copy(
         update={
             "aa": True,
+            "prompt_secret": None,
             "pairs": plan.pairs[:1],
             "engines": "one-at-a-time",
             "endpoints": Endpoints(baseline=baseline, candidate=baseline),

@@ -53,6 +53,23 @@ def _states_power(finding: Finding) -> bool:
     return finding.status != "unscored" and finding.detectable_rate is not None
 
 
+def withheld(results: Sequence[OracleResult]) -> tuple[OracleResult, ...]:
+    """The results without their sentences: on held-out prompts, which check and how far, never a word of an answer."""
+    return tuple(
+        result.model_copy(
+            update={
+                "reason": "not told for held-out prompts" if result.reason else "",
+                "notes": (),
+                "findings": tuple(
+                    finding.model_copy(update={"sentence": f"{finding.status} on held-out prompts; no more is told"})
+                    for finding in result.findings
+                ),
+            }
+        )
+        for result in results
+    )
+
+
 def _problem(oracle: str, results: Sequence[OracleResult], required: frozenset[str]) -> str | None:
     arms = {result.arm: result for result in results}
     if len(arms) != len(results):

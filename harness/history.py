@@ -9,7 +9,9 @@ How repeats are treated:
   them, and it is judged at the plan's looks as one run. `poolable` names the runs.
 - After the plan's last look its error is spent: that build's verdict stands (`standing`), and only a new build can be
   judged again.
-- INVALID runs are recorded and count as attempts, but their pairs are not pooled.
+- An attempt is written down when it starts, before anything is sent, and again with its verdict: one that is killed
+  because it goes badly counts all the same.
+- INVALID runs count as attempts, but their pairs are not pooled.
 - Full runs on held-out prompts are looks at them; `looks_left` counts them against the limit, whatever the build.
 """
 
@@ -21,7 +23,7 @@ import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import orjson
 from pydantic import Field, ValidationError
@@ -34,22 +36,24 @@ MAX_LINE = 16_384
 
 
 class Attempt(Record):
-    """One line of `history.jsonl`."""
+    """One line of `history.jsonl`: an attempt that starts (no status yet) or ends."""
 
     schema_version: Literal[1] = 1
-    number: int = Field(ge=1)
+    number: int = Field(ge=1, description="of the line")
+    attempt: int = Field(ge=1, description="number of the line that started it")
     time_utc: str
     run: str = Field(max_length=1000)
     plan: str = Field(max_length=128, description="SHA-256 of the resolved plan")
     engine: str = Field(max_length=128, description="fingerprint of the candidate's build")
     mode: Literal["full", "quick"]
     sealed: bool = Field(description="the prompts were held out")
-    status: Status
-    passed: int
-    judged: int
-    pairs: int
-    worst: str = Field(max_length=300)
-    distance: Finite | None = Field(description="of the worst check to its bar, as a share of the bar")
+    status: Status | None = Field(default=None, description="null where the attempt starts")
+    passed: int = 0
+    judged: int = 0
+    pairs: int = 0
+    worst: str = Field(default="", max_length=300)
+    distance: Finite | None = Field(default=None, description="of the worst check to its bar, as a share of the bar")
+    verdict_sha256: str = Field(default="", max_length=64, description="of verdict.json")
     note: str = Field(default="", max_length=500)
     previous: str = Field(min_length=64, max_length=64)
     hash: str = Field(min_length=64, max_length=64)
@@ -66,19 +70,55 @@ def read(path: Path) -> tuple[Attempt, ...]:
     return tuple(attempts)
 
 
-def append(path: Path, verdict: Verdict, *, run: str, plan: str, engine: str, sealed: bool, note: str = "") -> Attempt:
-    """Add one attempt, after checking the chain. Safe against a second process that appends at the same time."""
+def begin(path: Path, *, run: str, plan: str, engine: str, mode: str, sealed: bool) -> Attempt:
+    """Write down that an attempt starts."""
+    return _add(path, {"run": run, "plan": plan, "engine": engine, "mode": mode, "sealed": sealed}, attempt=None)
+
+
+def end(path: Path, began: Attempt, verdict: Verdict, *, verdict_sha256: str = "", note: str = "") -> Attempt:
+    """Write down how the attempt that `began` ended."""
     if len(note) > 500:
         raise UsageError("A history note is at most 500 characters.")
+    worst = next((c for c in verdict.checks if c.check in verdict.failed_first[:1]), None)
+    fields = {
+        "run": began.run,
+        "plan": began.plan,
+        "engine": began.engine,
+        "sealed": began.sealed,
+        "mode": verdict.mode,
+        "status": verdict.status,
+        "passed": verdict.passed,
+        "judged": verdict.judged,
+        "pairs": verdict.power.pairs,
+        "worst": worst.check[:300] if worst else "",
+        "distance": worst.distance if worst else None,
+        "verdict_sha256": verdict_sha256,
+        "note": note,
+    }
+    return _add(path, fields, began.attempt)
+
+
+def _add(path: Path, fields: dict[str, Any], attempt: int | None) -> Attempt:
+    """Add one line, after checking the chain. Safe against a second process that appends at the same time."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        attempts = read(path)
-        attempt = _attempt(attempts, verdict, run, plan, engine, sealed, note)
-        file.write(orjson.dumps(attempt.model_dump(mode="json")) + b"\n")
+        known = read(path)
+        number = len(known) + 1
+        whole = Attempt.model_construct(
+            number=number,
+            attempt=attempt or number,
+            time_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+            previous=head(known),
+            hash="",
+            **fields,
+        ).model_dump(mode="json")
+        del whole["hash"]
+        line = Attempt.model_validate(whole | {"hash": _digest(whole)}, strict=False)
+        file.write(orjson.dumps(line.model_dump(mode="json")) + b"\n")
         file.flush()
         os.fsync(file.fileno())
-    return attempt
+    return line
 
 
 def head(attempts: Sequence[Attempt]) -> str:
@@ -96,15 +136,15 @@ def check_contains(attempts: Sequence[Attempt], known_head: str) -> None:
 
 
 def looks_left(attempts: Sequence[Attempt], limit: int) -> int:
-    """Full runs on held-out prompts that are still allowed; every one counts, whatever its outcome."""
-    return max(0, limit - sum(a.sealed and a.mode == "full" for a in attempts))
+    """Full runs on held-out prompts that are still allowed; every one that started counts, whatever its outcome."""
+    return max(0, limit - len({a.attempt for a in attempts if a.sealed and a.mode == "full"}))
 
 
 def poolable(attempts: Sequence[Attempt], *, engine: str, plan: str) -> tuple[Attempt, ...]:
     """Earlier runs whose pairs a new run of this build under this plan must be judged together with."""
     return tuple(
         a for a in attempts
-        if a.engine == engine and a.plan == plan and a.mode == "full" and a.status is not Status.INVALID
+        if a.engine == engine and a.plan == plan and a.mode == "full" and a.status not in {None, Status.INVALID}
     )  # fmt: skip
 
 
@@ -116,50 +156,40 @@ def standing(attempts: Sequence[Attempt], *, engine: str, plan: str, max_pairs: 
     return None
 
 
+def ended(attempts: Sequence[Attempt]) -> tuple[Attempt, ...]:
+    """The last line of each attempt, oldest attempt first; one that only started has no status."""
+    return tuple({a.attempt: a for a in attempts}.values())
+
+
 def table(attempts: Sequence[Attempt]) -> list[tuple[str, ...]]:
-    """Rows for people: number, time, mode, status, passed of judged, change to the last one, worst check, run."""
+    """Rows for people: attempt, time, mode, status, passed of judged, change to the last one, worst check, run."""
     rows: list[tuple[str, ...]] = []
-    for before, attempt in zip((None, *attempts), attempts, strict=False):
-        change = "" if before is None else f"{attempt.passed - before.passed:+d}"
-        score = f"{attempt.passed}/{attempt.judged}"
-        rows.append(
-            (
-                str(attempt.number),
-                attempt.time_utc,
-                attempt.mode,
-                attempt.status.value,
-                score,
-                change,
-                attempt.worst,
-                attempt.run,
-            )
-        )
+    before: Attempt | None = None
+    for one in ended(attempts):
+        mode = one.mode + (", held out" if one.sealed else "")
+        if one.status is None:
+            rows.append((str(one.attempt), one.time_utc, mode, "no verdict", "", "", "", one.run))
+            continue
+        change = "" if before is None else f"{one.passed - before.passed:+d}"
+        worst = one.worst + (f" {one.distance:+.1%}" if one.distance is not None else "")
+        score = f"{one.passed}/{one.judged}"
+        rows.append((str(one.attempt), one.time_utc, mode, one.status.value, score, change, worst, one.run))
+        before = one
     return rows
 
 
-def _attempt(
-    attempts: Sequence[Attempt], verdict: Verdict, run: str, plan: str, engine: str, sealed: bool, note: str
-) -> Attempt:
-    worst = next((c for c in verdict.checks if c.check in verdict.failed_first[:1]), None)
-    fields = {
-        "schema_version": 1,
-        "number": len(attempts) + 1,
-        "time_utc": datetime.now(UTC).isoformat(timespec="seconds"),
-        "run": run,
-        "plan": plan,
-        "engine": engine,
-        "mode": verdict.mode,
-        "sealed": sealed,
-        "status": verdict.status.value,
-        "passed": verdict.passed,
-        "judged": verdict.judged,
-        "pairs": verdict.power.pairs,
-        "worst": worst.check[:300] if worst else "",
-        "distance": worst.distance if worst else None,
-        "note": note,
-        "previous": head(attempts),
-    }
-    return Attempt.model_validate({**fields, "hash": _digest(fields)}, strict=False)
+def trend(attempts: Sequence[Attempt]) -> str:
+    """One sentence: how many attempts and looks, the best so far, where it has been going."""
+    judged = [a for a in ended(attempts) if a.status is not None]
+    if not judged:
+        return f"{len(ended(attempts))} attempts, none with a verdict."
+    best = max(judged, key=lambda a: (a.status is Status.PASS and a.mode == "full", a.passed / max(a.judged, 1)))
+    last = " -> ".join(f"{a.passed}/{a.judged}" for a in judged[-6:])
+    looks = len({a.attempt for a in attempts if a.sealed and a.mode == "full"})
+    return (
+        f"{len(ended(attempts))} attempts, {looks} of them looks at held-out prompts; "
+        f"best: attempt {best.attempt}, {best.mode} {best.status}, {best.passed}/{best.judged}; last: {last}."
+    )
 
 
 def _digest(fields: dict[str, object]) -> str:

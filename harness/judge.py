@@ -12,7 +12,9 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from harness.accuracy import Divergence, Documents
+from harness.attempts import ATTEMPT
 from harness.client_bias import bias_checks, read_bias
+from harness.contracts import withheld
 from harness.criteria import CellScope, Criterion, load_policy, not_gateable, read_criteria, resolve
 from harness.environment import code_sha256
 from harness.gate import GateInput, decide
@@ -61,7 +63,7 @@ def gate_input(plan: Plan, root: Path, criteria: Sequence[Criterion]) -> GateInp
         cost=_cost(plan, root, visits),
         hashes=_hashes(root, cells, criteria),
         required_oracles=REQUIRED_ORACLES | ({"tasks"} if plan.tasks else frozenset()),
-        oracles=_oracle_results(root),
+        oracles=withheld(_oracle_results(root)) if plan.prompt_secret else _oracle_results(root),
         validity=(*_validity(plan, root, cells, visits), *machine_check(known)),
         token_margin=_margins(root),
         kld=_klds(root),
@@ -228,5 +230,6 @@ def _hashes(root: Path, cells: Sequence[Cell], criteria: Sequence[Criterion]) ->
         "profiles": hashlib.sha256(canonical.encode()).hexdigest(),
         "criteria": hashlib.sha256(rules.encode()).hexdigest(),
         "code": code_sha256(),
+        **({"history": read_json(attempt)["head"]} if (attempt := root / ATTEMPT).is_file() else {}),
         **({"floor": sha256(floor)} if (floor := root / "oracles" / "floor" / "tokens.json").is_file() else {}),
     }

@@ -23,7 +23,13 @@ def quick(plan: Plan) -> tuple[Plan, tuple[str, ...]]:
     check_criteria(plan, make_cells(plan))
     uses = tuple(use.model_copy(update={"tier": None, "request_count": None}) for use in plan.profiles)
     small = plan.model_copy(
-        update={"pairs": (PAIRS,), "tier": "smoke", "profiles": uses, "min_requests": max(REQUESTS, plan.min_requests)}
+        update={
+            "pairs": (PAIRS,),
+            "tier": "smoke",
+            "profiles": uses,
+            "min_requests": max(REQUESTS, plan.min_requests),
+            "prompt_secret": None,
+        }
     )
     scopes = cell_scopes(make_cells(small))
 

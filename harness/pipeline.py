@@ -43,8 +43,11 @@ from harness.verdict import Verdict
 from harness.workload import Cell, make_cells, plan_pair, write_pair
 
 
-def gate(plan: Plan, store: RunStore, progress: Progress) -> Verdict:
-    """Run a whole gate, or what is left of one, and return its verdict; everything else is in the run directory."""
+def gate(plan: Plan, store: RunStore, progress: Progress, prompt_seed: int | None = None) -> Verdict:
+    """Run a whole gate, or what is left of one, and return its verdict; everything else is in the run directory.
+
+    `prompt_seed` draws held-out prompts in place of the plan's public seed; it is written nowhere.
+    """
     processes.end_orphans()
     cells = check(plan)
     prepare(plan, store)
@@ -54,7 +57,7 @@ def gate(plan: Plan, store: RunStore, progress: Progress) -> Verdict:
         for look in plan.pairs:
             if verdict and not (wants_more_pairs(verdict) and pays_for(plan, *spent(store.root), look)):
                 break
-            pairs = drive_pairs(plan, cells, look, store, engines, progress)
+            pairs = drive_pairs(plan, cells, look, store, engines, progress, prompt_seed)
             calibrate(plan, cells, pairs, store, progress)
             collect_logits(plan, documents_wanted(plan), store, engines, progress)
             score(plan, pairs, store, progress)
@@ -66,7 +69,13 @@ def gate(plan: Plan, store: RunStore, progress: Progress) -> Verdict:
 
 
 def drive_pairs(
-    plan: Plan, cells: Sequence[Cell], look: int, store: RunStore, engines: Engines, progress: Progress
+    plan: Plan,
+    cells: Sequence[Cell],
+    look: int,
+    store: RunStore,
+    engines: Engines,
+    progress: Progress,
+    prompt_seed: int | None = None,
 ) -> int:
     """Drive and measure the pairs up to a look; return how many there are, fewer when the budget ends.
 
@@ -78,7 +87,7 @@ def drive_pairs(
             if done < plan.pairs[0]:
                 raise no_first_look(plan, done, seconds)
             return done
-        make_workload(plan, cells, pair, store, progress)
+        make_workload(plan, cells, pair, store, progress, prompt_seed)
         drive_pair(plan, cells, pair, store, engines, progress)
         measure_pair(plan, cells, pair, store, progress)
     return look
@@ -125,18 +134,27 @@ def prepare_tasks(plan: Plan, cells: Sequence[Cell], store: RunStore, progress: 
         store.record("tasks", write_tasks(plan, cells, store.root, progress))
 
 
-def make_workload(plan: TrafficPlan, cells: Sequence[Cell], pair: int, store: RunStore, progress: Progress) -> None:
+def make_workload(
+    plan: TrafficPlan,
+    cells: Sequence[Cell],
+    pair: int,
+    store: RunStore,
+    progress: Progress,
+    prompt_seed: int | None = None,
+) -> None:
     """Write what both arms of one pair will be sent."""
     step = f"workload/{pair:02d}"
     if not store.finished(step):
         progress(f"pair {pair} of {plan.most_pairs}: writing requests")
         tokenizer = _tokenizer(store)
+        drawn = plan if prompt_seed is None else plan.model_copy(update={"seed": prompt_seed})
         sources = []
-        if isinstance(plan, Plan):
-            sources += [audit_source(plan, cells, pair)]
+        if isinstance(plan, Plan) and isinstance(drawn, Plan):
+            sources += [audit_source(drawn, cells, pair)]
             sources += [task_source(plan, cells, pair, store.root)] if plan.tasks else []
         folder = _pair_folder(store, pair)
-        store.record(step, write_pair(plan, cells, pair, folder, lambda text: len(tokenizer.encode(text).ids), sources))
+        paths = write_pair(drawn, cells, pair, folder, lambda text: len(tokenizer.encode(text).ids), sources)
+        store.record(step, paths)
 
 
 def drive_pair(

@@ -102,6 +102,11 @@ class Plan(TrafficPlan):
     logit_documents: int | None = Field(
         None, ge=0, description="texts whose log-probabilities engines are asked for; default: 48 if a criterion is kld"
     )
+    history: Path | None = Field(None, description="history.jsonl of all attempts; default: beside the run directory")
+    looks: int = Field(20, ge=1, description="full runs on held-out prompts that are allowed, whatever the build")
+    prompt_secret: str | None = Field(
+        None, description="env:NAME or file:PATH: secret that held-out prompts are drawn from"
+    )
     aa: bool = Field(False, description="set by gate --aa: the baseline in both arms, judged under no-regression")
     budget_minutes: float | None = Field(
         None, gt=0, description="minutes of visits (AIPerf's start included) that a run may spend"
@@ -126,6 +131,20 @@ class Plan(TrafficPlan):
         if list(value) != sorted(set(value)):
             raise ValueError("looks must grow, e.g. [6, 12]")
         return value
+
+    @model_validator(mode="after")
+    def _held_out(self) -> Plan:
+        if self.prompt_secret and self.mode == "quick":
+            raise ValueError(
+                f"prompt_secret: held-out prompts are for full runs, which need {QUICK_PAIRS} pairs before their "
+                "first look; --quick runs the same plan on public prompts"
+            )
+        return self
+
+    @property
+    def hides_seed(self) -> bool:
+        """Whether `prompt_secret` draws the prompts."""
+        return self.prompt_secret is not None
 
     @property
     def mode(self) -> Literal["full", "quick"]:
@@ -180,6 +199,14 @@ def make_plan(data: dict[str, Any], *, source: str, folder: Path) -> Plan:
         changes["floor"] = absolute(folder, plan.floor)
     if plan.policy.endswith((".yaml", ".yml")):
         changes["policy"] = str(absolute(folder, plan.policy))
+    if plan.history:
+        changes["history"] = absolute(folder, plan.history)
+    if plan.prompt_secret and plan.prompt_secret.startswith("file:"):
+        changes["prompt_secret"] = f"file:{absolute(folder, plan.prompt_secret.removeprefix('file:'))}"
+    candidate = plan.endpoints.candidate
+    if candidate.build:
+        named = candidate.model_copy(update={"build": tuple(absolute(folder, path) for path in candidate.build)})
+        changes["endpoints"] = plan.endpoints.model_copy(update={"candidate": named})
     return plan.model_copy(update=changes)
 
 

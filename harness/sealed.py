@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import hmac
 import os
+import sys
 from pathlib import Path
 
 from harness.errors import UsageError
 
 MIN_BYTES, MAX_BYTES = 16, 4096
+_PR_SET_DUMPABLE = 4
+_taken: dict[str, bytes] = {}  # what was in the environment when it was first asked for
 
 
 def read_secret(source: str) -> bytes:
     """The secret behind `env:NAME` or `file:PATH`, without surrounding white space.
 
-    Raises UsageError when it is not there or shorter than 16 bytes. Its value is in no message, file or log.
+    A variable leaves the environment when it is first read, before engines and AIPerf inherit it. Raises UsageError
+    when it is not there or shorter than 16 bytes. Its value is in no message, file or log.
     """
     kind, _, name = source.partition(":")
     if kind == "env" and name:
-        if name not in os.environ:
+        if name in os.environ:
+            _taken[name] = os.environ.pop(name).encode()
+        if name not in _taken:
             raise UsageError(f"The secret seed's environment variable {name} is not set.")
-        secret = os.environ[name].encode()
+        secret = _taken[name]
     elif kind == "file" and name:
         path = Path(name)
         if not path.is_file():
@@ -37,6 +44,15 @@ def read_secret(source: str) -> bytes:
             "make one with: python -c 'import secrets; print(secrets.token_hex(32))'."
         )
     return secret
+
+
+def hide_process() -> None:
+    """On Linux, make this process's /proc/PID/environ and memory readable by root alone.
+
+    What a process was started with stays in that file, whatever it later does to its environment.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def sealed_seed(secret: bytes, *, plan: str, attempt: int) -> int:

@@ -32,6 +32,9 @@ class Endpoint(Strict):
     api: Literal["chat", "completions"] = "chat"
     launch: str | None = Field(None, description="shell command that serves in the foreground; ended after the run")
     api_key_env: str | None = Field(None, description="name of the environment variable that holds the key")
+    build: tuple[Path, ...] = Field(
+        (), description="files and folders that are the build: tells a repeat from a new one"
+    )
     gpus: int = Field(0, ge=0, description="GPUs it uses, for per-GPU figures")
     gpu_ids: tuple[Annotated[int, Field(ge=0)], ...] = Field(
         (), description="which GPUs of this machine, as nvidia-smi numbers them; needed when it has more than it uses"
@@ -108,6 +111,11 @@ class TrafficPlan(Strict):
     def most_pairs(self) -> int:
         """Pairs that the run has at most."""
         raise NotImplementedError
+
+    @property
+    def hides_seed(self) -> bool:
+        """Whether prompts come from a secret, so that the seed they are drawn with is written nowhere."""
+        return False
 
     @property
     def tokenizer_path(self) -> Path | None:

@@ -340,7 +340,8 @@ def _write(
     pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), sink)
     write_bytes(paths[0], sink.getvalue().to_pybytes())
     order = list(arm_order(plan, pair))
-    write_json(paths[1], {"pair": pair, "seed": plan.seed, "order": order, "cells": entries, "parts": parts})
+    seed = None if plan.hides_seed else plan.seed
+    write_json(paths[1], {"pair": pair, "seed": seed, "order": order, "cells": entries, "parts": parts})
     for part in parts:
         own = [row for row in rows if row["part"] == part["part"]]
         path = folder / f"requests{suffix(part['part'])}.jsonl"

@@ -8,7 +8,7 @@ out is not shown as one. All text is cleaned here (`clean_text`), so nothing dow
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,11 @@ class Run:
     calibration: dict[str, Any]
     problems: tuple[str, ...]
 
+    @property
+    def held_out(self) -> bool:
+        """Whether the prompts were held out: then no word of a prompt or an answer is shown."""
+        return bool(self.plan.get("prompt_secret"))
+
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
         """Every cell seen, in the plan's order of profiles, then by load."""
@@ -135,7 +140,7 @@ def read_run(root: Path) -> Run:
                 f"{root} is no run directory: it holds neither verdict.json nor pairs/*/*/measurements.json."
             )
         verdict = unreadable("This run left nothing that could be read.")
-    return Run(
+    run = Run(
         root=root,
         name=clean(root.resolve().name, 120),
         verdict=verdict,
@@ -148,6 +153,7 @@ def read_run(root: Path) -> Run:
         calibration=_read(root / "calibration.json", problems),
         problems=tuple(problems),
     )
+    return replace(run, oracles=_withheld(run.oracles)) if run.held_out else run
 
 
 def measured(cell: dict[str, Any], metric: str, gpus: int = 0) -> float | None:
@@ -221,6 +227,14 @@ def _oracles(root: Path, problems: list[str]) -> dict[str, dict[str, dict[str, A
         if raw := _read(path, problems):
             found.setdefault(clean(path.parent.name, 60), {})[clean(path.stem, 60)] = raw
     return found
+
+
+def _withheld(value: Any) -> Any:
+    """Oracle results without their sentences, which may quote an answer."""
+    if isinstance(value, dict):
+        told = {key: _withheld(one) for key, one in value.items()}
+        return told | {key: type(told[key])() for key in ("sentence", "reason", "notes") if key in told}
+    return [_withheld(item) for item in value] if isinstance(value, list) else value
 
 
 def _slos(root: Path, problems: list[str]) -> dict[str, dict[str, float]]:

@@ -163,7 +163,8 @@ def _accuracy(run: Run, scored: dict[str, Scored]) -> Section:
     )
     tables = (tasks_table(run, flips), divergence_table(scored), oracle_table(run))
     arms = tuple(arm for arm in ("candidate", "baseline", "floor") if arm in scored)
-    shown = tuple(gallery for gallery in (flipped(run, flips), furthest(run)) if gallery.examples)
+    told = () if run.held_out else (flipped(run, flips), furthest(run))
+    shown = tuple(gallery for gallery in told if gallery.examples)
     return Section("accuracy", "As right", "Accuracy", lead, drawn, tables, shown, arms)
 
 

@@ -8,7 +8,21 @@ import pytest
 
 from harness.errors import InvalidRun, UsageError
 from harness.gate import decide
-from harness.history import GENESIS, Attempt, append, check_contains, head, looks_left, poolable, read, standing, table
+from harness.history import (
+    GENESIS,
+    Attempt,
+    begin,
+    check_contains,
+    end,
+    ended,
+    head,
+    looks_left,
+    poolable,
+    read,
+    standing,
+    table,
+    trend,
+)  # fmt: skip
 from harness.verdict import Status, Verdict
 from tests.gate_runs import gate_run
 
@@ -16,7 +30,9 @@ PASSES, FAILS = decide(gate_run(1.5), power_draws=0), decide(gate_run(1.0), powe
 
 
 def add(path: Path, verdict: Verdict = FAILS, **changes: Any) -> Attempt:
-    return append(path, verdict, **({"run": "runs/1", "plan": "p", "engine": "e", "sealed": True} | changes))
+    note = changes.pop("note", "")
+    fields = {"run": "runs/1", "plan": "p", "engine": "e", "mode": verdict.mode, "sealed": True} | changes
+    return end(path, begin(path, **fields), verdict, note=note)
 
 
 @pytest.fixture
@@ -29,25 +45,28 @@ def history(tmp_path: Path) -> Path:
 
 def test_attempts_are_chained_and_read_back(history: Path) -> None:
     attempts = read(history)
-    assert [a.number for a in attempts] == [1, 2, 3]
+    assert [a.number for a in attempts] == [1, 2, 3, 4, 5, 6]
+    assert [a.attempt for a in attempts] == [1, 1, 3, 3, 5, 5], "each is written down when it starts and when it ends"
     assert attempts[0].previous == GENESIS
     assert attempts[1].previous == attempts[0].hash
-    assert (attempts[0].status, attempts[0].passed, attempts[0].judged) == (Status.FAIL, 8, 23)
-    assert attempts[0].worst == FAILS.failed_first[0]
-    assert head(attempts) == attempts[2].hash
+    assert attempts[0].status is None
+    assert (attempts[1].status, attempts[1].passed, attempts[1].judged) == (Status.FAIL, 8, 23)
+    assert attempts[1].worst == FAILS.failed_first[0]
+    assert head(attempts) == attempts[5].hash
+    assert [a.number for a in ended(attempts)] == [2, 4, 6]
     assert read(history.with_name("none.jsonl")) == ()
 
 
 @pytest.mark.parametrize(
     ("edit", "line"),
     [
-        (lambda lines: [lines[0].replace(b'"passed":8', b'"passed":9'), *lines[1:]], 1),
+        (lambda lines: [lines[0], lines[1].replace(b'"passed":8', b'"passed":9'), *lines[2:]], 2),
         (lambda lines: [lines[0], lines[2]], 2),
         (lambda lines: [lines[0], lines[0], *lines[1:]], 2),
         (lambda lines: [lines[1], lines[0], lines[2]], 1),
         (lambda lines: [*lines[:2], lines[2][:-20] + b"\n"], 3),
-        (lambda lines: [*lines, b"{}\n"], 4),
-        (lambda lines: [*lines, b"x" * 20_000 + b"\n"], 4),
+        (lambda lines: [*lines, b"{}\n"], 7),
+        (lambda lines: [*lines, b"x" * 20_000 + b"\n"], 7),
         (lambda lines: [lines[0].replace(b'"sealed":true', b'"sealed":true,"extra":1'), *lines[1:]], 1),
     ],
 )
@@ -75,7 +94,7 @@ def test_two_processes_appending_at_once_keep_the_chain(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [a.number for a in read(path)] == list(range(1, 9))
+    assert [a.number for a in read(path)] == list(range(1, 17))
 
 
 def test_looks_at_held_out_prompts_are_counted_whatever_came_of_them(tmp_path: Path) -> None:
@@ -84,7 +103,8 @@ def test_looks_at_held_out_prompts_are_counted_whatever_came_of_them(tmp_path: P
     add(path, engine="b", verdict=PASSES)
     add(path, sealed=False)
     add(path, verdict=FAILS.model_copy(update={"mode": "quick"}))
-    assert looks_left(read(path), 5) == 3
+    begin(path, run="runs/9", plan="p", engine="e", mode="full", sealed=True)  # killed before its verdict
+    assert looks_left(read(path), 5) == 2
     assert looks_left(read(path), 1) == 0
 
 
@@ -107,7 +127,14 @@ def test_a_repeat_pools_and_a_decided_build_stands(tmp_path: Path) -> None:
 
 def test_the_table_shows_the_trend(history: Path) -> None:
     add(history, verdict=PASSES)
+    begin(history, run="runs/5", plan="p", engine="e", mode="full", sealed=False)
     rows = table(read(history))
+    assert rows.pop()[3] == "no verdict"
+    assert trend(read(history)) == (
+        "5 attempts, 4 of them looks at held-out prompts; best: attempt 7, full PASS, 23/23; "
+        "last: 8/23 -> 8/23 -> 8/23 -> 23/23."
+    )
+    assert trend(()) == "0 attempts, none with a verdict."
     assert [row[4:6] for row in rows] == [("8/23", ""), ("8/23", "+0"), ("8/23", "+0"), ("23/23", "+15")]
 
 

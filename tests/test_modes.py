@@ -150,7 +150,7 @@ UNDECIDED = decide(gate_run(1.22, noise=0.03), power_draws=0)
 def test_inconclusive_exits_as_it_was_asked_to(
     plan_file: Path, choice: str, code: int, github: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def undecided(_plan: Plan, store: RunStore, _progress: Any) -> Any:
+    def undecided(_plan: Plan, store: RunStore, *_: Any) -> Any:
         write_json(store.root / "verdict.json", UNDECIDED)
         write_bytes(store.root / "plan.yaml", dump_plan(_plan).encode())
         return UNDECIDED

@@ -12,7 +12,7 @@ import click
 
 from harness import __version__
 from harness.cli.gating import demo, gate
-from harness.cli.judging import recheck, report
+from harness.cli.judging import history, recheck, report
 from harness.cli.measuring import doctor, sweep
 from harness.cli.profiles import profiles
 
@@ -30,5 +30,5 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-for command in (gate, demo, sweep, doctor, recheck, report, profiles):
+for command in (gate, demo, sweep, doctor, recheck, report, history, profiles):
     main.add_command(command)

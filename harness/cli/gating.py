@@ -61,19 +61,12 @@ def gate(
     PLAN is a YAML file (README, "A plan"); without one, give --baseline, --candidate, --model, --reference, --profile.
     """
     from harness import modes, pipeline
-    from harness.aa_run import as_aa
-    from harness.run_store import RunStore
 
     if flags["quick"] and flags["full"]:
         raise UsageError("--quick and --full contradict each other; give one of them.")
     if resume and run_dir is None:
         raise UsageError("--resume needs --run-dir: the run to go on with.")
-    resolved: Any = _plan_from(plan, flags) if plan or not resume else None
-    resolved = as_aa(resolved) if resolved and aa else resolved
-    if resolved and flags["quick"]:
-        resolved, dropped = modes.quick(resolved)
-        for criterion in dropped:
-            click.echo(f"A quick run is too small to judge {criterion}; the full run will.", err=True)
+    resolved: Any = _resolved(plan, flags, aa=aa) if plan or not resume else None
     if dry_run:
         click.echo(pipeline.dry_run(resolved or pipeline.stored_plan(run_dir or RUNS)))
         return
@@ -83,15 +76,62 @@ def gate(
     modes.refuse_quick(resolved, full=flags["full"], ci=modes.in_ci(flags["ci"]))
     if not resume:
         pipeline.check(resolved)  # before the directory is made: a refused plan leaves nothing behind
-    store = RunStore.open(root) if resume else RunStore.create(root)
-    if resolved.aa:
-        _gate_aa(resolved, store, as_json=as_json)
+    drive = _gate_aa if resolved.aa else _gate_attempt
+    drive(resolved, root, resume=resume, as_json=as_json, on_inconclusive=flags["on_inconclusive"])
+
+
+def _resolved(path: Path | None, flags: dict[str, Any], *, aa: bool) -> Any:
+    """The plan that was asked for, made quick or into an A/A run."""
+    from harness import modes
+    from harness.aa_run import as_aa
+
+    plan = _plan_from(path, flags)
+    plan = as_aa(plan) if aa else plan
+    if not flags["quick"]:
+        return plan
+    plan, dropped = modes.quick(plan)
+    for criterion in dropped:
+        click.echo(f"A quick run is too small to judge {criterion}; the full run will.", err=True)
+    return plan
+
+
+def _gate_attempt(plan: Any, root: Path, *, resume: bool, as_json: bool, on_inconclusive: str) -> None:
+    """Drive a gate as an attempt of its history, say its verdict, end the process with its exit code."""
+    from harness import attempts, pipeline
+
+    secret = attempts.secret_of(plan)
+    if not resume and (earlier := attempts.standing(plan, root)):
+        _say_standing(earlier, root, as_json=as_json)
+    store = _store(root, resume=resume)
+    pipeline.prepare(plan, store)
+    attempt = attempts.start(plan, store, secret)
     with progress_bar() as progress:
-        verdict = pipeline.gate(resolved, store, progress)
+        verdict = pipeline.gate(plan, store, progress, attempts.prompt_seed(attempt, secret))
+    attempts.finish(attempt, store, verdict)
     for note in (note for note in verdict.notes if note.startswith("Isolation: ")):
         click.echo(f"warning: {note}", err=True)
     _say(verdict, root, as_json=as_json)
-    sys.exit(_exit_code(verdict, flags["on_inconclusive"]))
+    sys.exit(_exit_code(verdict, on_inconclusive))
+
+
+def _store(root: Path, *, resume: bool) -> Any:
+    from harness.run_store import RunStore
+
+    return RunStore.open(root) if resume else RunStore.create(root)
+
+
+def _say_standing(earlier: Any, root: Path, *, as_json: bool) -> None:
+    """A build whose looks are spent gets no other: say which verdict stands and end with its exit code."""
+    from harness.errors import ExitCode
+
+    line = f"VERDICT {earlier.status} {earlier.passed}/{earlier.judged} worst={earlier.worst or '-'} run={earlier.run}"
+    click.echo(earlier.model_dump_json(indent=2) if as_json else line)
+    click.echo(
+        f"Attempt {earlier.attempt} judged this build under this plan with {earlier.pairs} pairs, and its verdict "
+        f"stands: a repeat gets no further look. Nothing was run, {root} was not made. Change the build or the plan.",
+        err=True,
+    )
+    sys.exit(int(ExitCode[earlier.status.name]))
 
 
 def _exit_code(verdict: Any, on_inconclusive: str) -> int:
@@ -110,14 +150,14 @@ def _on_github() -> bool:
     return os.environ.get("GITHUB_ACTIONS") == "true"
 
 
-def _gate_aa(plan: Any, store: Any, *, as_json: bool) -> None:
+def _gate_aa(plan: Any, root: Path, *, resume: bool, as_json: bool, **_: Any) -> None:
     """Drive an A/A run, say what it found, end the process with its exit code."""
     from harness.aa_run import run_aa
     from harness.errors import ExitCode
 
     with progress_bar() as progress:
-        result = run_aa(plan, store, progress)
-    click.echo(result.model_dump_json(indent=2) if as_json else f"{result.line} run={store.root}")
+        result = run_aa(plan, _store(root, resume=resume), progress)
+    click.echo(result.model_dump_json(indent=2) if as_json else f"{result.line} run={root}")
     click.echo(result.sentence, err=True)
     sys.exit(int(ExitCode[result.status.name]))
 

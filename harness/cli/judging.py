@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from harness.cli.console import progress_bar, sentences
+from harness.cli.console import RUNS, progress_bar, sentences
 from harness.errors import UsageError
 
 
@@ -28,6 +28,32 @@ def recheck(run: Path, *, as_json: bool) -> None:
         found = recheck_run(run, progress)
     click.echo(orjson.dumps(found.as_json(), option=orjson.OPT_INDENT_2).decode() if as_json else found.sentence)
     sys.exit(found.exit_code)
+
+
+@click.command()
+@click.argument("runs", type=click.Path(path_type=Path), default=RUNS)
+@click.option("--json", "as_json", is_flag=True, help="Print every line of the history as JSON.")
+@sentences
+def history(runs: Path, *, as_json: bool) -> None:
+    """Every attempt in RUNS (a folder of runs, or a history.jsonl): what came of it, and that none is missing.
+
+    Exit code 5 when the chain is broken, its end was cut off, or a verdict is not the one that was recorded.
+    """
+    import orjson
+
+    from harness.attempts import verified
+    from harness.history import table, trend
+
+    attempts = verified(runs)
+    if as_json:
+        lines = [one.model_dump(mode="json") for one in attempts]
+        click.echo(orjson.dumps(lines, option=orjson.OPT_INDENT_2).decode())
+        return
+    rows = [("#", "time (UTC)", "mode", "verdict", "passed", "", "first in the way", "run"), *table(attempts)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    click.echo(trend(attempts), err=True)
 
 
 @click.command()
