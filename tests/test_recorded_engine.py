@@ -10,38 +10,58 @@ from typing import Any
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
+from tokenizers import Tokenizer
 
 from harness.raw_export import write_requests
 from harness.run_store import read_json, write_json
 from harness.workload import Cell
 from tests.engines.dialects import DIALECTS
+from tests.engines.generate import record
 from tests.engines.parade import Parade, Turn, carve, parade_cells, parade_lines, write_parade
 from tests.engines.prompts import SCHEMA, workload
-from tests.engines.recorded import Recorded, key_of, read_bank, record
-from tests.engines.server import Server, serving
+from tests.engines.recorded import Recorded, key_of, read_bank
+from tests.engines.server import serving
 from tests.engines.stream import Engine, Event, Request, Stream
 from tests.engines.toy import Pace, Toy, toy_tokenizer
 from tests.engines.visit import body_of, visit
 from tests.test_audits import TEMPLATE
 from tests.test_golden_server import ask
+from tests.tiny_model import tiny_folder
 
 QUICK = Pace(1, 0, 0.1)
 
 
-def test_a_recorded_model_answers_as_the_live_one_did(tmp_path: Path) -> None:
-    tokenizer = toy_tokenizer()
-    rows = workload(12, max_tokens=40) + workload(8, 5, first_line=12, temperature=0.8, stop=(" letter",))
+def test_what_a_real_model_said_is_played_back(tmp_path: Path) -> None:
+    rows = workload(3, max_tokens=12, long_share=0) + workload(
+        2, 5, first_line=3, max_tokens=8, temperature=0.8, fixed_length=True, long_share=0
+    )
     file = tmp_path / "answers.jsonl"
     bodies = [body_of(row, {}) for row in rows]
-    with serving(Server(Engine(), [Toy(tokenizer, QUICK)])) as url:
-        assert record(url, bodies, file) == len(rows)
-        assert record(url, bodies, file) == 0  # nothing is asked twice
-    tables = [
-        visit(Engine(), [model], DIALECTS["vllm"], rows, tmp_path / name, tokenizer)
-        for name, model in (("live", Toy(tokenizer)), ("again", Recorded(read_bank(file), tokenizer, QUICK)))
-    ]
-    for column in ("text", "finish_reason", "usage_prompt_tokens"):
-        assert tables[0][column].to_pylist() == tables[1][column].to_pylist()
+    assert record(tiny_folder(), bodies, file) == len(rows)
+    assert record(tiny_folder(), bodies, file) == 0  # nothing is decoded twice
+    bank, tokenizer = read_bank(file), Tokenizer.from_file(str(tiny_folder() / "tokenizer.json"))
+    recorded = Recorded(bank, tokenizer, QUICK)
+    table = visit(Engine(), [recorded], DIALECTS["vllm"], rows, tmp_path / "visit", tokenizer).sort_by("line")
+    said = [bank[key_of(Request(body))] for body in bodies]
+    # A text that is re-tokenised to more ids than were decoded is cut at max_tokens.
+    played = [text.rstrip("\ufffd") for text in table["text"].to_pylist()]
+    assert all(answer["text"].startswith(text) and text for answer, text in zip(said, played, strict=True))
+    assert table["usage_prompt_tokens"].to_pylist() == [answer["prompt_tokens"] for answer in said]
+    assert table["status"].to_pylist() == ["ok"] * len(rows)
+
+
+def test_stop_strings_and_limits_cut_a_recorded_answer() -> None:
+    request = Request(body_of(workload(1, max_tokens=50)[0], {}))
+    bank = {key_of(request): {"text": "one two. three four five", "finish": "length", "prompt_tokens": 9}}
+    recorded = Recorded(bank, toy_tokenizer(), QUICK)
+
+    async def played(asked: Request) -> tuple[str, str | None]:
+        events = [event async for event in recorded.events(asked)]
+        return "".join(event.text for event in events), events[-1].finish
+
+    assert asyncio.run(played(request.but(stop=[". "]))) == ("one two", "stop")
+    text, finish = asyncio.run(played(request.but(max_tokens=2)))
+    assert finish == "length" and len(toy_tokenizer().encode(text).ids) == 2
 
 
 def test_a_recording_that_was_killed_is_gone_on_with(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -12,8 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
-from urllib.request import urlopen
 
 import orjson
 import pyarrow as pa
@@ -29,15 +26,17 @@ from harness.run_store import RunStore, read_json, write_bytes, write_json
 from harness.traffic import Visit, run_visit
 from harness.verdict import Status, Verdict
 from harness.workload import Cell, make_cells, plan_pair, request_body
+from oracles.convert import write_reference_folder
 from oracles.floor import Floor, measure_floor
 from oracles.reference import LocalReference, open_reference
 from oracles.result import OracleResult
 from oracles.store import ScoreStore, score_stored
 from tests.engines.cheats import catalogue
 from tests.engines.dialects import DIALECTS
+from tests.engines.generate import record
 from tests.engines.matrix import Entry, Row
 from tests.engines.parade import Parade, Turn, carve, parade_cells, write_parade
-from tests.engines.recorded import Recorded, key_of, read_bank, record
+from tests.engines.recorded import Recorded, key_of, read_bank
 from tests.engines.server import serving
 from tests.engines.stream import Engine, Refusal, Request
 from tests.engines.toy import Pace
@@ -45,7 +44,7 @@ from tests.engines.toy import Pace
 MODEL = "smollm2-135m"
 PROFILES = Path(__file__).parent / "profiles"
 PAIRS = (1, 2)
-PORT, MODEL_PORT = 18431, 18433
+PORT = 18431
 QUANTISATIONS = {"claimed": "Q4_1", "cheaper": "Q4_0", "other-numerics": "Q8_0"}  # as engines route to them
 BASELINE_PACE = Pace(60, 0.0, 9, jitter=0.0, load_ms=0.0)
 CANDIDATE_PACE = Pace(40, 0.0, 6, jitter=0.0, load_ms=0.0)
@@ -140,8 +139,8 @@ def record_banks(zoo: Zoo) -> None:
         known = read_bank(file)
         if all(Recorded(known, zoo_tokenizer(zoo), CANDIDATE_PACE).holds(Request(body)) for body in bodies):
             continue
-        with _model(zoo.models.gguf[name]) as url:
-            print(f"recorded {record(url, bodies, file)} answers of {name}", file=sys.stderr, flush=True)
+        print(f"decoding the answers of {name}", file=sys.stderr, flush=True)
+        record(_weights(zoo, name), bodies, file)
 
 
 def _rewritten(engine: type[Engine], bodies: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -158,24 +157,12 @@ def _rewritten(engine: type[Engine], bodies: Sequence[dict[str, Any]]) -> Iterat
             yield changed
 
 
-@contextmanager
-def _model(gguf: Path) -> Iterator[str]:
-    url = f"http://127.0.0.1:{MODEL_PORT}"
-    command = [sys.executable, "-m", "harness.demo_engines.llama_server", "--model", str(gguf), "--alias", MODEL]
-    server = subprocess.Popen(
-        [*command, "--threads", "2", "--parallel", "8", "--port", str(MODEL_PORT)], stderr=subprocess.DEVNULL
-    )
-    try:
-        for _ in range(600):
-            try:
-                urlopen(f"{url}/v1/models", timeout=5).close()
-                break
-            except (URLError, OSError):
-                time.sleep(0.2)
-        yield url
-    finally:
-        server.terminate()
-        server.wait(timeout=20)
+def _weights(zoo: Zoo, name: str) -> Path:
+    """A quantisation as a folder that can be decoded: its values, in BF16."""
+    folder = zoo.models.reference if name == "Q4_1" else zoo.out / "models" / name
+    if not (folder / "config.json").exists():
+        write_reference_folder(zoo.models.gguf[name], folder)
+    return folder
 
 
 def _bank(zoo: Zoo, role: str) -> Path:

@@ -1,15 +1,14 @@
 """A real model's answers, recorded once and played at a set pace: AIPerf, sockets and the reference are all real.
 
-What two cores cannot do for seventy engines is to decode every answer anew. `record` asks a live model everything that
-a workload asks, without its stop strings; `Recorded` serves what it said, cut where a request says so. A prompt that
-was never asked (the one token that says an engine is ready) is answered by the toy model.
+What two cores cannot do for seventy engines is to decode every answer anew. `tests.engines.generate` decodes everything
+that a workload asks, without its stop strings; `Recorded` serves what the model said, cut where a request says so. A
+prompt that was never asked is answered by the toy model.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,11 @@ from typing import Any
 import orjson
 from tokenizers import Tokenizer
 
-from tests.engines.proxy import Upstream
 from tests.engines.stream import Event, Request, Stream, Usage
 from tests.engines.toy import Pace, Toy, pieces_of
 
 Answer = dict[str, Any]
 Bank = dict[str, Answer]
-AT_ONCE = 8
 
 
 def read_bank(file: Path) -> Bank:
@@ -31,36 +28,6 @@ def read_bank(file: Path) -> Bank:
     lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
     answers = [orjson.loads(line) for line in lines if line.endswith(b"\n")]
     return {answer["key"]: answer for answer in answers}
-
-
-def record(url: str, bodies: Iterable[dict[str, Any]], file: Path) -> int:
-    """Ask a live model for every answer that `file` does not hold, append them, return how many were asked."""
-    known = read_bank(file)
-    asked = {key_of(request := Request(body)): request for body in bodies}
-    missing = [(key, request) for key, request in asked.items() if key not in known]
-
-    async def ask_all() -> None:
-        turn = asyncio.Semaphore(AT_ONCE)
-
-        async def ask(key: str, request: Request) -> None:
-            async with turn:
-                answer = await _answer(Upstream(url), request)
-            with file.open("ab") as stream:
-                stream.write(orjson.dumps({"key": key, **answer}) + b"\n")
-
-        await asyncio.gather(*(ask(key, request) for key, request in missing))
-
-    asyncio.run(ask_all())
-    return len(missing)
-
-
-async def _answer(model: Upstream, request: Request) -> Answer:
-    text, finish, usage = "", None, Usage(0, 0)
-    async for event in model.events(request.but(stop=None, logprobs=None)):
-        if event.error:
-            raise RuntimeError(event.error)
-        text, finish, usage = text + event.text, event.finish or finish, event.usage or usage
-    return {"text": text, "finish": finish, "prompt_tokens": usage.prompt_tokens}
 
 
 @dataclass(frozen=True)
