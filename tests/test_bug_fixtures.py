@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,9 @@ import pytest
 from harness.probes import logprobs
 from harness.probes.capability import Support, Target
 from harness.probes.client import Reply
+from harness.task_stream import write_tasks
+from harness.workload import make_cells
+from tests.test_tasks import graded, plan_with
 
 TRUE = [None, -5.1, -0.7, -3.2, -1.1, -0.4, -0.9]  # five prompt tokens and two the engine would add
 IDS = [11, 12, 13, 14, 15, 16, 17]
@@ -79,6 +83,7 @@ def test_wrong_echo_is_not_believed(report: str, values: list[Any]) -> None:
     [
         ("vllm#5162: rows of another prompt", rows([None, -9.0, -8.0, -9.5, -8.8, -9.9, -7.7])),
         ("vllm#42019: stale rows at the end", rows([*TRUE[:5], -12.0, -12.0])),
+        ("vllm PR#38711: catastrophic near the end of the context", rows([*TRUE[:5], -45.0, -61.0])),
         ("vllm#17876: always 0.0", rows([None, *[0.0] * 6])),
         ("ignored", None),
         ("no object a row", [1, 2, 3, 4, 5, 6, 7]),
@@ -106,3 +111,20 @@ def test_fewer_logprobs_than_tokens_is_partly() -> None:
     """llama.cpp merges the tokens of a split character into one chunk and loses their logprobs."""
     content = [{"logprob": -0.5, "top_logprobs": [1] * 1000}] * 2
     assert probe("chat_logprobs", Endpoint(chat_content=content)) is Support.PARTLY
+
+
+@pytest.mark.parametrize(
+    ("report", "task", "wrong"),
+    [
+        ("proeval PR#19: the minus sign was lost", "pack_arithmetic", "-{}"),
+        ("claude-cookbooks#497: correct was found in incorrect", "pack_facts", "un{}able"),
+        ("lm-eval#1204, lighteval#686: an empty answer is no right one", "pack_arithmetic", ""),
+    ],
+)
+def test_graders_take_no_wrong_answer_for_a_right_one(report: str, task: str, wrong: str, tmp_path: Path) -> None:
+    """That right ones are not all graded 0, and thoughts are not graded, is in tests/test_tasks.py."""
+    plan = plan_with(tasks=[{"name": "offline-pack", "limit": 14}])
+    write_tasks(plan, make_cells(plan), tmp_path, lambda *_: None)
+    rows = graded(tmp_path, lambda item: wrong.replace("{}", item.target, 1) if item.task == task else item.target)
+    assert {row["score"] for row in rows if row["task"] == task} == {0.0}, report
+    assert {row["score"] for row in rows if row["task"] != task} == {1.0}

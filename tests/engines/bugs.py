@@ -111,7 +111,7 @@ class Bug:
     report: str
     says: str
     engine: str = ""
-    tested_in: str = "tests/test_engines.py"
+    tested_in: str = "tests/test_engines.py"  # or `make zoo`, for engines that only the BF16 reference can name
 
 
 BUGS = (
@@ -132,8 +132,8 @@ BUGS = (
     Bug("vllm#22881, #13035, #14126", "NaN logits become token 0 for ever", "nan-text"),
     Bug("trtllm#2406, vllm#17876", "logprobs are always 0.0", "faked-logprobs"),
     Bug("vllm#34497", "logprobs switch speculation off", "logprobs-change-the-path"),
-    Bug("vllm PR#38711", "logprobs are wrong within k of max_model_len", tested_in="logits oracle"),
-    Bug("sglang#23020", "accuracy falls with the number of requests served", "good-at-first", "make zoo"),
+    Bug("vllm PR#38711", "logprobs are wrong within k of max_model_len", tested_in="tests/test_bug_fixtures.py"),
+    Bug("sglang#23020", "accuracy falls with the number of requests served", "good-at-first"),
     Bug("vllm#39146, #31210, #39589, sglang#22716", "KV corruption under load and after cancels", "cross-talk"),
     Bug("sglang#33397", "corruption grows with the length of the answer", "long-answers-rot"),
     Bug("vllm#8625, vllm-omni PR#2313", "streamed completion_tokens are wrong", "cumulative-usage"),
@@ -141,10 +141,10 @@ BUGS = (
     Bug("vllm#13087", "empty chunks come first", "empty-chunks-first"),
     Bug("ferrox#124, exo PR#1691, mlc-llm PR#1142", "split characters become U+FFFD", "split-characters"),
     Bug("vllm PR#55288, #27486", "two BOS tokens", "second-bos"),
-    Bug("ollama#16196, rfcs#11, sglang PR#2664", "logprobs raw, scaled or mixed", tested_in="logits oracle"),
+    Bug("ollama#16196, rfcs#11, sglang#2664", "logprobs raw or scaled", tested_in="tests/test_logit_oracle.py"),
     Bug("vllm#7627", "exact ties break differently: must be excused", tested_in="tests/test_tokens_oracle.py"),
-    Bug("EAGLE#50", "lossless speculation that was not", "lax-draft", "make zoo"),
-    Bug("lm-eval#1204, lighteval#686, ...", "graders that grade wrongly", tested_in="tasks oracle"),
+    Bug("EAGLE#50", "lossless speculation that was not", "lax-draft"),
+    Bug("lm-eval#1204, lighteval#686, ...", "graders that grade wrongly", tested_in="tests/test_bug_fixtures.py"),
     Bug("llama.cpp perplexity writer", "a short write ends with exit code 0", tested_in="tests/test_raw_export.py"),
 )
 
