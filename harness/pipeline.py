@@ -19,6 +19,7 @@ from tokenizers import Tokenizer
 from harness import environment, processes
 from harness.audits import audit_source
 from harness.budget import check_budget, no_first_look, pays_for
+from harness.capacity import know_capacity, unknown_capacity
 from harness.client_bias import calibrate_run
 from harness.conversations import write_conversations
 from harness.endpoint import Engines
@@ -49,11 +50,13 @@ def gate(plan: Plan, store: RunStore, progress: Progress, prompt_seed: int | Non
     `prompt_seed` draws held-out prompts in place of the plan's public seed; it is written nowhere.
     """
     processes.end_orphans()
-    cells = check(plan)
-    prepare(plan, store)
-    prepare_tasks(plan, cells, store, progress)
+    check(plan)
     verdict = None
     with Engines(plan, store.root / "engines") as engines:
+        plan = know_capacity(plan, store, engines, progress)
+        cells = make_cells(plan)
+        prepare(plan, store)
+        prepare_tasks(plan, cells, store, progress)
         for look in plan.pairs:
             if verdict and not (wants_more_pairs(verdict) and pays_for(plan, *spent(store.root), look)):
                 break
@@ -265,6 +268,7 @@ def stored_plan(root: Path) -> Plan:
 def resumed_plan(root: Path, given: Plan | None) -> Plan:
     """The plan to go on with: the run's own, to which the given one may only add budget. Raises UsageError."""
     stored = stored_plan(root)
+    given = given and _with_measured(given, stored)
     changed = {key for key in Plan.model_fields if given and getattr(given, key) != getattr(stored, key)}
     if changed - {"budget_minutes"}:
         raise UsageError(
@@ -302,7 +306,21 @@ def dry_run(plan: Plan) -> str:
         bars = [one.value for one in all_criteria(plan) if one.metric == "tasks"]
         rate = per_pair(plan, cells, sum(items.values()))
         lines += ["", *task_forecast(items, rate, plan.pairs, max(bars, default=None))]
+    if unmeasured := unknown_capacity(plan):
+        names = ", ".join(use.name for use in unmeasured)
+        lines.append(f"{names}: rates as if the baseline sustained 1 request/s; it is measured before the first pair.")
     return "\n".join(lines)
+
+
+def _with_measured(given: Plan, stored: Plan) -> Plan:
+    """The given plan with the capacities that the run has measured, where the two are else alike."""
+    if len(given.profiles) != len(stored.profiles):
+        return given
+    uses = tuple(
+        use.model_copy(update={"capacity_per_s": use.capacity_per_s or old.capacity_per_s})
+        for use, old in zip(given.profiles, stored.profiles, strict=True)
+    )
+    return given.model_copy(update={"profiles": uses})
 
 
 def _slo(slo: Any) -> Slo:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness import pipeline, processes
+from harness.capacity import know_capacity, unknown_capacity
 from harness.client_bias import bias_notes, calibrate_run, read_bias
 from harness.doctor import candidate_shapes
 from harness.endpoint import Engines
@@ -55,16 +56,12 @@ def groups(plan: SweepPlan, cells: Sequence[Cell]) -> tuple[Group, ...]:
 def sweep(plan: SweepPlan, store: RunStore, progress: Progress) -> tuple[Row, ...]:
     """Run a whole sweep, or what is left of one, and return its rows; everything else is in the run directory."""
     processes.end_orphans()
-    cells = check(plan)
-    pipeline.prepare(plan, store)
-    planned = groups(plan, cells)
-    ahead = [group for group in planned for arm in plan.arms if not store.finished(f"visit/{group.number:02d}/{arm}")]
-    left = TimeLeft(progress, [visit_s(group.cells) for group in ahead])
+    check(plan)
     with Engines(plan, store.root / "engines") as engines:
-        for group in planned:
-            pipeline.make_workload(plan, group.cells, group.number, store, left)
-            pipeline.drive_pair(plan, group.cells, group.number, store, engines, left)
-            pipeline.measure_pair(plan, group.cells, group.number, store, left)
+        plan = know_capacity(plan, store, engines, progress)
+        cells = make_cells(plan)
+        pipeline.prepare(plan, store)
+        _drive(plan, groups(plan, cells), store, engines, progress)
     if plan.calibrate and not store.finished("calibration"):
         store.record("calibration", calibrate_run(plan, cells, plan.arms, store, progress))
     progress("writing the table, the charts and the report", 1.0)
@@ -72,6 +69,15 @@ def sweep(plan: SweepPlan, store: RunStore, progress: Progress) -> tuple[Row, ..
     write_results(rows, store.root)
     store.write_manifest()
     return rows
+
+
+def _drive(plan: SweepPlan, planned: Sequence[Group], store: RunStore, engines: Engines, progress: Progress) -> None:
+    ahead = [group for group in planned for arm in plan.arms if not store.finished(f"visit/{group.number:02d}/{arm}")]
+    left = TimeLeft(progress, [visit_s(group.cells) for group in ahead])
+    for group in planned:
+        pipeline.make_workload(plan, group.cells, group.number, store, left)
+        pipeline.drive_pair(plan, group.cells, group.number, store, engines, left)
+        pipeline.measure_pair(plan, group.cells, group.number, store, left)
 
 
 def dry_run(plan: SweepPlan, progress: Progress) -> str:
@@ -90,6 +96,9 @@ def dry_run(plan: SweepPlan, progress: Progress) -> str:
     silent = [arm for arm in plan.arms if not seen[arm]]
     if silent:
         lines.append(f"{', '.join(silent)}: does not answer yet, so 15 ms a token is guessed.")
+    if unmeasured := unknown_capacity(plan):
+        names = ", ".join(use.name for use in unmeasured)
+        lines.append(f"{names}: rates as if {plan.arms[0]} sustained 1 request/s; it is measured first.")
     return "\n".join(lines)
 
 

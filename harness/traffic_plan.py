@@ -74,6 +74,9 @@ class ProfileUse(Use):
     concurrency: tuple[Annotated[int, Field(ge=1)], ...] | None = None
     request_rate: tuple[Annotated[float, Field(gt=0)], ...] | None = None
     request_count: int | None = Field(None, ge=1, description="requests a cell; default: the profile's own rule")
+    capacity_per_s: float | None = Field(
+        None, gt=0, description="requests/s the baseline sustains, for rates that are shares of it; default: measured"
+    )
     task_share: float | None = Field(None, ge=0, le=0.9, description="as the plan's task_share, for this profile")
 
 

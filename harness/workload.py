@@ -117,16 +117,34 @@ def make_cells(plan: TrafficPlan) -> tuple[Cell, ...]:
     """Every cell of the plan in plan order; UsageError for an unknown or unfit profile."""
     cells: list[Cell] = []
     for use in plan.profiles:
-        try:
-            profile = load_profile(use.name, tier=use.tier or plan.tier)
-        except ProfileError as error:
-            raise UsageError(f"profiles: {error}") from None
+        profile = use_profile(plan, use)
+        if profile.needs_capacity and not use.request_rate:
+            # Until it is measured (harness.capacity, before anything is driven) one request a second stands for it.
+            profile = profile.at_capacity(use.capacity_per_s or 1.0)
         cells += _cells_of(profile, use, plan.min_requests)
     names = [cell.name for cell in cells]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise UsageError(f"profiles: the cell {twice[0]} appears twice; keep one of them.")
     return tuple(cells)
+
+
+def use_profile(plan: TrafficPlan, use: ProfileUse) -> TrafficProfile:
+    """The profile that a use names, in its tier; UsageError when there is none."""
+    try:
+        return load_profile(use.name, tier=use.tier or plan.tier)
+    except ProfileError as error:
+        raise UsageError(f"profiles: {error}") from None
+
+
+def write_load(plan: TrafficPlan, cell: Cell, specs: Sequence[RequestSpec], folder: Path) -> None:
+    """Write one cell of single requests, without warm-up or inserts, as a pair of its own (number 0)."""
+    rows = [_row(line, cell.name, cell.profile.name, "load", spec) for line, spec in enumerate(specs)]
+    for row in rows:
+        row |= {"conversation": "", "timestamp_ms": None}
+    number_sessions(rows, 1)
+    part = {"part": 1, "format": "raw_payload", "first_line": 0, "warmup_lines": 0, "warmup_conversations": 0}
+    _write(plan, folder, 0, rows, [_entry(cell, 1, 0, len(rows))], [part])
 
 
 def write_pair(
@@ -287,11 +305,6 @@ def _check_use(profile: TrafficProfile, use: ProfileUse) -> None:
     if (use.concurrency and profile.request_rate) or (use.request_rate and profile.concurrency):
         kind = "request_rate" if profile.request_rate else "concurrency"
         raise UsageError(f"profiles: {profile.name} is driven by {kind}; give {kind} for it.")
-    if profile.needs_capacity and not use.request_rate:
-        raise UsageError(
-            f"profiles: {profile.name} has rates as shares of the baseline's capacity; give request_rate in requests "
-            "per second."
-        )
     turns = profile.turns
     if turns and turns.history == "live" and turns.count.longest != turns.count.shortest:
         raise UsageError(
