@@ -39,7 +39,8 @@ LATENCY = (
     Definition(
         "percentile", "p50, p95, p99",
         "A percentile over the requests that were asked, not only those served: a request that failed counts as "
-        "infinitely late. A percentile that falls among failures has no value and is shown as –.",
+        "infinitely late. A percentile that falls among failures has no value and is shown as –; so is a p95 of under "
+        "20 requests and a p99 of under 100, which would be the largest value under another name.",
         "the value that this share of asked requests did not exceed, in one cell of one visit", "of its metric",
         f"{_MEASURED} p50, p90, p95, p99",
     ),

@@ -24,6 +24,8 @@ from reports.verdict_data import Check, Verdict, parse_verdict, unreadable
 
 MAX_FILE_BYTES = 64 * 2**20
 LATENCIES = ("ttft", "tpot", "request_latency")
+# Requests below which a percentile is the largest value under another name, and is not shown.
+NEEDED = {"p90": 10, "p95": 20, "p99": 100}
 
 
 @dataclass(frozen=True)
@@ -163,6 +165,9 @@ def measured(cell: dict[str, Any], metric: str, gpus: int = 0) -> float | None:
         whole = as_number(cell.get("output_throughput"))
         return whole / gpus if whole is not None and gpus else None
     if name in LATENCIES:
+        asked = as_number(cell.get("asked"))
+        if asked is not None and asked < NEEDED.get(stat, 0):
+            return None
         return as_number(as_dict(cell.get(f"{name}_ms")).get(stat or "p50"))
     return as_number(cell.get(name))
 

@@ -174,6 +174,13 @@ def test_the_profiles_limits_are_drawn(failing: Path, tmp_path: Path) -> None:
     assert "Shaded" not in page_of(failing, tmp_path)
 
 
+def test_a_tail_that_is_only_the_maximum_is_not_shown(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", Made(profiles=ONE, requests=12, pairs=2, planned=(2,), mode="quick"))
+    columns = next(table for table in run_tables(read_run(run)) if table.name == "cells").columns
+    shown = [column.label for column in columns]
+    assert "TTFT p50, ms" in shown and "TTFT p95, ms" not in shown
+
+
 def test_the_clients_own_bias_is_shown(failing: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(failing, run)
