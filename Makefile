@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PIP    := $(BIN)/pip --disable-pip-version-check --quiet
 
-.PHONY: help venv demo test check acceptance bench tasks-check bench-one-stream report-check zoo zoo-fast mutations clean bench-traffic profiles-smoke
+.PHONY: help venv demo test check acceptance bench tasks-check bench-one-stream report-check zoo zoo-fast mutations clean example bench-traffic profiles-smoke
 
 help:
 	@echo "make demo        gate three engines on a real small model (honest, fast but wrong, letter a)"
@@ -18,6 +18,7 @@ help:
 	@echo "make bench-one-stream  wall time of tasks in the stream against doing it apart"
 	@echo "make profiles-smoke  every traffic profile, small, against a real llama.cpp"
 	@echo "make gate-simulation  how often the gate is wrong, on synthetic gates with known truth"
+	@echo "make report-check  every golden run's report in Chromium, faults counted; make example: docs/example"
 	@echo "make bench       speed and memory, each as a ratio from one run"
 
 venv: $(STAMP)
@@ -93,3 +94,7 @@ clean:
 
 report-check: venv
 	$(BIN)/python scripts/report_check.py
+
+# The report that the README links, and its pictures.
+example: venv
+	$(BIN)/python scripts/report_example.py

@@ -102,13 +102,18 @@ def warnings(runs: Sequence[Ranked]) -> list[str]:
     for where, key, name in _SAME:
         values = {str(getattr(one.run, where).get(key)) for one in runs}
         if len(values) > 1:
-            told = "" if key == "code_sha256" else f": {', '.join(sorted(values)[:4])}"
+            told = "" if key == "code_sha256" else f": {_some(values)}"
             found.append(f"These runs differ in {name}{told}.")
     machines = {_machine(one.run) for one in runs}
     if len(machines) > 1:
         found.append(f"These runs were made on {len(machines)} different machines: compare ratios, not milliseconds.")
     found += [f"{one.name}: {problem}" for one in runs for problem in one.run.problems[:3]]
     return found
+
+
+def _some(values: set[str]) -> str:
+    shown = sorted(values, key=lambda value: (len(value), value))
+    return ", ".join(shown[:4]) + (f" and {len(shown) - 4} more" if len(shown) > 4 else "")
 
 
 def _machine(run: Run) -> str:

@@ -106,8 +106,9 @@ def limiting(run: Run) -> Check | None:
     named = [by_id[name] for name in run.verdict.failed_first if name in by_id] if run.verdict else []
     if named:
         return named[0]
-    judged = [check for check in run.checks if check.family in FAMILIES and check.distance is not None]
-    return min(judged or run.checks, key=severity, default=None)
+    judged = [check for check in run.checks if check.family in ("speed", "accuracy") and check.distance is not None]
+    broken = [check for check in run.checks if check.status != "PASS"]
+    return min(broken or judged or run.checks, key=severity, default=None)
 
 
 def next_step(run: Run) -> str:
