@@ -20,6 +20,7 @@ from oracles.task_answers import WRONG
 VERSION = 1
 MEMORY_GAP_PT = 5.0  # smaller gaps between the public and the sealed split are no accusation
 FLOOR, CEILING = 0.02, 0.98
+ALARM = 0.05  # mid-p below which lost answers are called a likely regression
 Arm = Literal["baseline", "candidate"]
 Values = npt.NDArray[np.float64]
 
@@ -55,6 +56,11 @@ def summarise(arm: Arm, grades: pd.DataFrame, other: pd.DataFrame, inputs: dict[
     metrics["at_limit"] = _share(grades["at_limit"])
     metrics["stop_kept"] = _share(grades["stop_kept"])
     metrics |= _thinking(grades, other)
+    notes = _notes(grades)
+    if arm == "candidate":
+        compared = _differences(other, grades)
+        metrics |= compared
+        notes += _alarm(compared)
     return OracleResult(
         oracle="tasks",
         arm=arm,
@@ -63,7 +69,7 @@ def summarise(arm: Arm, grades: pd.DataFrame, other: pd.DataFrame, inputs: dict[
         metrics=metrics,
         findings=(_memorised(grades, other) if arm == "candidate" else _not_compared(),),
         inputs=inputs,
-        notes=_notes(grades),
+        notes=notes,
     )
 
 
@@ -102,6 +108,39 @@ def _score(rows: pd.DataFrame) -> Metric:
     half = float(stats.t.ppf(0.975, len(sums) - 1)) * error
     return Metric(
         value=100 * mean, unit="%", n=n, ci_low=100 * max(0.0, mean - half), ci_high=100 * min(1.0, mean + half)
+    )
+
+
+def _differences(baseline: pd.DataFrame, candidate: pd.DataFrame) -> dict[str, Metric]:
+    """Candidate minus baseline by item in points, over all and by task; how likely chance loses so many answers."""
+    table = paired(baseline, candidate).dropna()
+    table["gain"] = table["candidate"] - table["baseline"]
+    metrics = {"difference": _difference(table)}
+    metrics |= {f"difference.{name}": _difference(rows) for name, rows in table.groupby("task")}
+    lost, gained = int((table["gain"] < 0).sum()), int((table["gain"] > 0).sum())
+    # One-sided mid-p McNemar: half the chance of what was seen, and all of the chance of more lost.
+    p = stats.binom.sf(lost, lost + gained, 0.5) + stats.binom.pmf(lost, lost + gained, 0.5) / 2
+    return metrics | {"lost_p": Metric(value=float(p), unit="p", n=lost + gained)}
+
+
+def _difference(rows: pd.DataFrame) -> Metric:
+    """Mean difference with its clustered two-sided 95 % interval."""
+    gain = rows["gain"].to_numpy(dtype=float)
+    mean, error, n = _clustered(gain, rows["cluster"])
+    clusters = rows["cluster"].nunique()
+    if clusters < 2:
+        return Metric(value=100 * mean, unit="pt", n=n)
+    half = float(stats.t.ppf(0.975, clusters - 1)) * error
+    return Metric(value=100 * mean, unit="pt", n=n, ci_low=100 * (mean - half), ci_high=100 * (mean + half))
+
+
+def _alarm(compared: dict[str, Metric]) -> tuple[str, ...]:
+    p = compared["lost_p"]
+    if p.value is None or p.value > ALARM or not p.n:
+        return ()
+    return (
+        f"Alarm: of {p.n} items on which the arms differ, more were lost than chance explains (mid-p McNemar "
+        f"{p.value:.2g}); a regression is likely, whatever the margin allows.",
     )
 
 
@@ -158,7 +197,7 @@ def _not_compared(why: str = "the baseline is what the candidate is compared wit
 def _clustered(gain: Values, cluster: pd.Series[Any]) -> tuple[float, float, int]:
     """Mean, clustered standard error, items."""
     if len(gain) < 2:
-        return 0.0, 0.0, len(gain)
+        return float(gain.sum()), 0.0, len(gain)
     sums = pd.Series(gain - gain.mean()).groupby(cluster.to_numpy()).sum().to_numpy(dtype=float)
     g = len(sums)
     return float(gain.mean()), float(np.sqrt((sums**2).sum() * g / max(g - 1, 1)) / len(gain)), len(gain)

@@ -31,6 +31,15 @@ TASKS = (
         "mean over items, repeats averaged; interval clustered by passage or template", "%", _TASKS,
     ),
     Definition(
+        "difference", "Difference", "Candidate minus baseline on the same items, over all and by task.",
+        "mean over items of the paired difference; 95 % interval clustered by passage or template", "pt", _TASKS,
+    ),
+    Definition(
+        "lost_p", "Lost by chance", "How likely two equal engines lose at least so many of the answers that differ. "
+        "Below 0.05 it is an alarm, never a verdict.",
+        "one-sided mid-p McNemar of lost against gained", "", _TASKS,
+    ),
+    Definition(
         "refused", "Refused", "Task requests that the engine answered with an HTTP error. They count as wrong.",
         "count / items", "%", _TASKS,
     ),

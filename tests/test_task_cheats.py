@@ -125,4 +125,8 @@ def test_an_engine_that_lm_eval_passes_fails_in_the_stream(run: Run, engine: Eng
     assert {flip["direction"] for flip in flips} == {"lost"} and len(flips) > ITEMS // 4
     assert flips[0]["baseline_extracted"] == flips[0]["target"] != flips[0]["candidate_extracted"]
     result = read_json(run.root / "oracles/candidate/tasks.json")
+    assert (
+        result["metrics"]["difference"]["value"] < -20 and result["metrics"]["difference.pack_json"]["n"] == ITEMS // 14
+    )
+    assert any(note.startswith("Alarm:") for note in result["notes"])
     assert result["status"] == "scored" and result["metrics"]["score"]["value"] < 75
