@@ -27,8 +27,6 @@ SHORTEST = 12  # tokens of a text that is worth asking about
 
 def documents_wanted(plan: Plan) -> int:
     """How many texts the plan has the engines asked about: its own number, else some when a criterion names kld."""
-    if plan.reference is None:
-        return 0
     if plan.logit_documents is not None:
         return plan.logit_documents
     return DOCUMENTS if any(c.metric == "kld" for c in read_criteria(plan.policy, plan.criteria)) else 0

@@ -30,7 +30,7 @@ from harness.logits import ask_endpoint, documents_wanted
 from harness.measurement import Arm, Slo, measure_visit
 from harness.noise_store import NOISE, fitting_noise
 from harness.note import NOTE, write_note
-from harness.plan import Plan, TrafficPlan, check_files, dump_plan, make_plan
+from harness.plan import Plan, Reference, TrafficPlan, check_files, dump_plan, make_plan
 from harness.power import wants_more_pairs
 from harness.preflight import preflight
 from harness.progress import Progress
@@ -107,9 +107,14 @@ def check(plan: Plan) -> tuple[Cell, ...]:
     check_criteria(plan, cells)
     check_tasks(plan, cells)
     read_tokenizer((plan.tokenizer_path or Path()) / "tokenizer.json")
-    if plan.reference and plan.reference.path and not find_spec("torch"):
-        raise InvalidRun("Scoring under a local reference needs torch; run: pip install 'enginegate[reference]'")
+    check_reference(plan.reference)
     return cells
+
+
+def check_reference(reference: Reference | None) -> None:
+    """InvalidRun when the extra that a reference needs is not installed."""
+    if reference and not find_spec("torch" if reference.path else "transformers"):
+        raise InvalidRun("Scoring under a reference needs the extra `reference`: pip install 'enginegate[reference]'")
 
 
 def prepare(plan: TrafficPlan, store: RunStore) -> None:

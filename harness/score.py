@@ -14,10 +14,12 @@ from harness.errors import InvalidRun
 from harness.logits import score_collected
 from harness.measurement import Role
 from harness.plan import Plan
+from harness.plan import Reference as AskedReference
 from harness.progress import Progress
 from harness.roofline import steps_per_s
 from harness.run_store import read_json, write_json
 from harness.task_grading import grade_tasks
+from harness.traffic_plan import TrafficPlan
 from oracles.answers import Visit, keys_with_ids
 from oracles.audit import judge_audit
 from oracles.endpoint_reference import http_ask, open_endpoint
@@ -40,7 +42,7 @@ def score_arms(plan: Plan, pairs: int, root: Path, progress: Progress) -> list[P
     out = root / "oracles"
     visits = {role: [_visit(root, pair, role) for pair in range(1, pairs + 1)] for role in ROLES}
     try:
-        reference = open_plan_reference(plan, progress)
+        reference = open_reference_of(plan.reference, plan, progress) if plan.reference else None
         for role in ROLES if reference is None else ():
             write_json(out / role / "tokens.json", _without_reference(role))
         if reference is not None:
@@ -53,11 +55,8 @@ def score_arms(plan: Plan, pairs: int, root: Path, progress: Progress) -> list[P
     return sorted(path for path in out.rglob("*") if path.is_file())
 
 
-def open_plan_reference(plan: Plan, progress: Progress) -> Reference | None:
-    """The plan's reference, a local folder or a server, ready to score; None when it names none. Raises OracleError."""
-    asked = plan.reference
-    if asked is None:
-        return None
+def open_reference_of(asked: AskedReference, plan: TrafficPlan, progress: Progress) -> Reference:
+    """A plan's reference, a local folder or a server, ready to score. Raises OracleError."""
     if asked.path is not None:
         progress("loading the reference")
         return open_reference(asked.path, device=asked.device, dtype=asked.dtype)
@@ -132,12 +131,14 @@ def _decoder(reference: Reference) -> Callable[[Sequence[Sequence[int]]], list[s
     return lambda sequences: [reference.decode(ids) for ids in sequences]
 
 
+def with_pair(pair: int, path: Path) -> pa.Table:
+    """A table of one pair with its number in front."""
+    table = pq.read_table(path)
+    return table.add_column(0, "pair", pa.array([pair] * len(table), pa.int64()))
+
+
 def _concatenated(parts: Sequence[tuple[int, Path]]) -> pa.Table:
-    tables = [
-        table.add_column(0, "pair", pa.array([pair] * len(table), pa.int64()))
-        for pair, table in ((pair, pq.read_table(path)) for pair, path in parts)
-    ]
-    return pa.concat_tables(tables)
+    return pa.concat_tables([with_pair(pair, path) for pair, path in parts])
 
 
 def _visit(root: Path, pair: int, role: Role) -> Visit:

@@ -74,7 +74,7 @@ def sweep_data(flags: dict[str, Any]) -> dict[str, Any]:
     if flags["tokenizer"]:
         data["tokenizer"] = str(flags["tokenizer"])
     if flags["endpoints"]:
-        data["endpoints"] = _endpoints(flags)
+        data["endpoints"] = named_endpoints(flags)
     elif flags["launch"]:
         raise UsageError("--launch NAME=COMMAND belongs to an --endpoint NAME=URL; give that too.")
     loads: dict[str, Any] = {}
@@ -91,7 +91,8 @@ def sweep_data(flags: dict[str, Any]) -> dict[str, Any]:
     return data
 
 
-def _endpoints(flags: dict[str, Any]) -> dict[str, Any]:
+def named_endpoints(flags: dict[str, Any]) -> dict[str, Any]:
+    """`--endpoint NAME=URL` and `--launch NAME=COMMAND` as a plan's endpoints. Raises UsageError."""
     common = {key: flags[key] for key in ("api", "api_key_env") if flags[key]}
     found = {name: {"url": url, **common} for name, url in named_urls(flags["endpoints"]).items()}
     for value in flags["launch"]:

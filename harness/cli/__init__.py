@@ -11,6 +11,7 @@ import sys
 import click
 
 from harness import __version__
+from harness.cli.accuracy import floor, score, verify
 from harness.cli.gating import demo, gate
 from harness.cli.judging import history, recheck, report
 from harness.cli.measuring import doctor, sweep
@@ -30,5 +31,5 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-for command in (gate, demo, sweep, doctor, recheck, report, history, profiles):
+for command in (gate, demo, sweep, verify, doctor, floor, score, recheck, report, history, profiles):
     main.add_command(command)

@@ -48,6 +48,7 @@ from harness.errors import UsageError
     is_flag=True,
     help="Baseline against itself, at the plan's first look: how noisy is this machine, can it be trusted?",
 )
+@click.option("--collect-only", is_flag=True, help="Drive the engines and score nothing (see: enginegate score).")
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Run directory (default: runs/<time>).")
 @click.option("--resume", is_flag=True, help="Go on with the run in --run-dir; only the step in flight is repeated.")
 @click.option("--dry-run", is_flag=True, help="Print the resolved plan, cells, requests and tokens; start nothing.")
@@ -76,7 +77,7 @@ def gate(
     modes.refuse_quick(resolved, full=flags["full"], ci=modes.in_ci(flags["ci"]))
     if not resume:
         pipeline.check(resolved)  # before the directory is made: a refused plan leaves nothing behind
-    drive = _gate_aa if resolved.aa else _gate_attempt
+    drive = _gate_aa if resolved.aa else _collect if flags["collect_only"] else _gate_attempt
     drive(resolved, root, resume=resume, as_json=as_json, on_inconclusive=flags["on_inconclusive"])
 
 
@@ -110,7 +111,7 @@ def _gate_attempt(plan: Any, root: Path, *, resume: bool, as_json: bool, on_inco
     attempts.finish(attempt, store, verdict)
     for note in (note for note in verdict.notes if note.startswith("Isolation: ")):
         click.echo(f"warning: {note}", err=True)
-    _say(verdict, root, as_json=as_json)
+    say_verdict(verdict, root, as_json=as_json)
     sys.exit(_exit_code(verdict, on_inconclusive))
 
 
@@ -132,6 +133,20 @@ def _say_standing(earlier: Any, root: Path, *, as_json: bool) -> None:
         err=True,
     )
     sys.exit(int(ExitCode[earlier.status.name]))
+
+
+def _collect(plan: Any, root: Path, *, resume: bool, **_: Any) -> None:
+    """Drive the first look as an attempt of its history and leave the scoring to `enginegate score`."""
+    from harness import attempts, pipeline
+    from harness.late_scoring import collect_run
+
+    secret, store = attempts.secret_of(plan), _store(root, resume=resume)
+    pipeline.prepare(plan, store)
+    seed = attempts.prompt_seed(attempts.start(plan, store, secret), secret)
+    with progress_bar() as progress:
+        pairs = collect_run(plan, store, progress, seed)
+    click.echo(f"COLLECTED {pairs} pairs run={root}")
+    click.echo(f"Score it where the reference is: enginegate score {root} --reference DIR", err=True)
 
 
 def _exit_code(verdict: Any, on_inconclusive: str) -> int:
@@ -215,7 +230,8 @@ def _integers(flag: str, text: str) -> list[int]:
         raise UsageError(f"{flag}: {text!r} is no list of whole numbers such as 6,12.") from None
 
 
-def _say(verdict: Any, root: Path, *, as_json: bool) -> None:
+def say_verdict(verdict: Any, root: Path, *, as_json: bool) -> None:
+    """The line on stdout, what to do next on stderr."""
     if as_json:
         click.echo(verdict.model_dump_json(indent=2))
         return

@@ -1,0 +1,78 @@
+"""A gate in two places: drive the engines where they serve, score and judge where the reference runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness import pipeline, processes
+from harness.endpoint import Engines
+from harness.errors import InvalidRun, UsageError
+from harness.logits import documents_wanted
+from harness.noise_store import NOISE
+from harness.plan import Plan, Reference, dump_plan
+from harness.progress import Progress
+from harness.run_store import RunStore, write_bytes
+from harness.score import score_arms
+from harness.verdict import Verdict
+from harness.workload import make_cells
+
+
+def collect_run(plan: Plan, store: RunStore, progress: Progress, prompt_seed: int | None = None) -> int:
+    """Drive and measure the plan's first look, and ask for log-probabilities; nothing is scored. Returns the pairs.
+
+    `prompt_seed`: as in `harness.pipeline.gate`.
+    """
+    processes.end_orphans()
+    cells = pipeline.check(plan)
+    pipeline.prepare(plan, store)
+    pipeline.prepare_tasks(plan, cells, store, progress)
+    with Engines(plan, store.root / "engines") as engines:
+        pairs = pipeline.drive_pairs(plan, cells, plan.pairs[0], store, engines, progress, prompt_seed)
+        pipeline.calibrate(plan, cells, pairs, store, progress)
+        pipeline.collect_logits(plan, documents_wanted(plan), store, engines, progress)
+    return pairs
+
+
+def score_run(root: Path, reference: Path | None, device: str | None, progress: Progress) -> Verdict:
+    """Score the pairs that a run holds, judge them and write the report; needs no engine.
+
+    `reference` takes the place of the plan's and is written into it. Raises UsageError for a folder that is no gate's
+    run or holds no reference, InvalidRun when no pair is whole.
+    """
+    store = RunStore.open(root)
+    plan = _with_reference(store, reference, device)
+    pipeline.check_reference(plan.reference)
+    cells = make_cells(plan)
+    pairs = 0
+    while all((root / "pairs" / f"{pairs + 1:02d}" / arm / "visit.json").is_file() for arm in plan.arms):
+        pairs += 1
+        pipeline.measure_pair(plan, cells, pairs, store, progress)
+    if pairs < plan.pairs[0]:
+        raise InvalidRun(
+            f"{root} holds {pairs} whole pairs, the plan's first look has {plan.pairs[0]}; go on with it where the "
+            "engines are: enginegate gate --collect-only --resume --run-dir ..."
+        )
+    store.record(f"oracles/{pairs:02d}", score_arms(plan, pairs, root, progress))
+    verdict = pipeline.decide(plan, store, progress)
+    pipeline.report(store, progress)
+    return verdict
+
+
+def _with_reference(store: RunStore, reference: Path | None, device: str | None) -> Plan:
+    """The stored plan under the reference of this machine."""
+    plan = pipeline.stored_plan(store.root)
+    if reference is None and device is None:
+        if plan.reference is None:
+            raise UsageError("--reference DIR is missing: the run's plan names no reference.")
+        return plan
+    path = reference.resolve() if reference else plan.reference.path if plan.reference else None
+    if path is None or not (path / "config.json").is_file():
+        raise UsageError(f"--reference: {path} has no config.json; name a Hugging Face model folder.")
+    asked = (plan.reference or Reference.model_validate({"path": path})).model_copy(
+        update={"path": path, "url": None, "device": device or "auto"}
+    )
+    plan = plan.model_copy(update={"reference": asked})
+    write_bytes(store.root / "plan.yaml", dump_plan(plan).encode())
+    kept = [store.root / name for name in ("plan.yaml", "environment.json", "tokenizer.json", NOISE)]
+    store.record("prepare", [path for path in kept if path.is_file()])
+    return plan
