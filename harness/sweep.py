@@ -17,12 +17,13 @@ from harness.endpoint import Engines
 from harness.errors import InvalidRun, UsageError
 from harness.progress import Progress
 from harness.run_store import RunStore
+from harness.search import Search, search_rate
 from harness.sweep_plan import SweepPlan, make_sweep
 from harness.sweep_results import Row, collect, write_results
 from harness.time_left import AIPERF_START_S, GUESS, TimeLeft, expected_s, in_words, timings, visit_s
 from harness.traffic import check_aiperf
 from harness.traffic_plan import read_yaml
-from harness.workload import Cell, make_cells
+from harness.workload import Cell, make_cells, use_profile
 from traffic_profiles.lengths import Lengths
 
 MOST_STREAMS = 32  # of the questions before a dry run
@@ -61,14 +62,30 @@ def sweep(plan: SweepPlan, store: RunStore, progress: Progress) -> tuple[Row, ..
         plan = know_capacity(plan, store, engines, progress)
         cells = make_cells(plan)
         pipeline.prepare(plan, store)
-        _drive(plan, groups(plan, cells), store, engines, progress)
+        planned = groups(plan, cells)
+        _drive(plan, planned, store, engines, progress)
+        searches = _search(plan, len(planned) + 1, store, engines, progress)
+    cells = (*cells, *{cell.name: cell for search in searches for cell in search.cells}.values())
     if plan.calibrate and not store.finished("calibration"):
         store.record("calibration", calibrate_run(plan, cells, plan.arms, store, progress))
     progress("writing the table, the charts and the report", 1.0)
     rows = collect(plan, cells, store.root, bias_notes(cells, read_bias(store.root)))
-    write_results(rows, store.root)
+    write_results(rows, searches, store.root)
     store.write_manifest()
     return rows
+
+
+def _search(plan: SweepPlan, first: int, store: RunStore, engines: Engines, progress: Progress) -> tuple[Search, ...]:
+    """Every search of the plan, endpoint by endpoint; groups are numbered on from `first`."""
+    found: list[Search] = []
+    for use in plan.profiles:
+        profile = use_profile(plan, use)
+        if not profile.search or use.request_rate:
+            continue
+        for arm in plan.arms:
+            number = first + sum(len(search.cells) for search in found)
+            found.append(search_rate(plan, profile, arm, number, store, engines, progress))
+    return tuple(found)
 
 
 def _drive(plan: SweepPlan, planned: Sequence[Group], store: RunStore, engines: Engines, progress: Progress) -> None:

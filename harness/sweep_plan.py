@@ -39,7 +39,12 @@ class SweepPlan(TrafficPlan):
     @property
     def most_pairs(self) -> int:
         """Groups of visits: one for each profile in each round, so that a kill costs one profile at most."""
-        return self.rounds * len(self.profiles)
+        return self.rounds * len(self.profiles)  # and one more for every rate that a search tries
+
+    @property
+    def searches(self) -> bool:
+        """A sweep's endpoints may be asked different rates."""
+        return True
 
     def endpoint(self, arm: str) -> Endpoint:
         """The endpoint of that name."""

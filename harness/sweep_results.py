@@ -15,6 +15,7 @@ from rich.text import Text
 
 from harness.measurement import CellMeasurement, VisitMeasurement
 from harness.run_store import read_json, write_bytes, write_json
+from harness.search import Search
 from harness.sweep_plan import SweepPlan
 from harness.verdict import Finite, Record
 from harness.workload import Cell
@@ -67,13 +68,40 @@ def collect(
     return tuple(rows)
 
 
-def write_results(rows: Sequence[Row], root: Path) -> list[Path]:
+def write_results(rows: Sequence[Row], searches: Sequence[Search], root: Path) -> list[Path]:
     """Write sweep.json, sweep.csv, charts/*.svg and *.png, and report.html; return the files."""
     data = [row.model_dump(mode="json") for row in rows]
     json_file, csv_file = root / "sweep.json", root / "sweep.csv"
-    write_json(json_file, {"schema_version": 1, "rows": data})
+    write_json(json_file, {"schema_version": 1, "rows": data, "searches": [_told(search) for search in searches]})
     write_bytes(csv_file, _csv(data).encode())
     return [json_file, csv_file, *draw(root)]
+
+
+def _told(search: Search) -> dict[str, Any]:
+    shares = [{"request_rate": rate, "good_share": share} for rate, share in sorted(search.shares.items())]
+    return {
+        "endpoint": search.endpoint,
+        "profile": search.profile,
+        "max_request_rate": search.rate,
+        "open_end": search.open_end,
+        "tried": shares,
+    }
+
+
+def search_lines(root: Path) -> list[str]:
+    """What was searched in a finished sweep, a sentence each."""
+    lines = []
+    for one in read_json(root / "sweep.json")["searches"]:
+        rate, name = one["max_request_rate"], f"{one['profile']}, {one['endpoint']}"
+        lowest = one["tried"][0]
+        if rate is None:
+            lines.append(
+                f"{name}: not even {lowest['request_rate']:g}/s is good ({lowest['good_share']:.0%} of requests)."
+            )
+        else:
+            more = ", the highest that was tried" if one["open_end"] else ""
+            lines.append(f"{name}: {rate:g} requests/s is the highest rate inside the limits{more}.")
+    return lines
 
 
 def draw(root: Path) -> list[Path]:

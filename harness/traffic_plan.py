@@ -121,6 +121,11 @@ class TrafficPlan(Strict):
         return False
 
     @property
+    def searches(self) -> bool:
+        """Whether a profile may search its rate: a pair's two arms must be asked the same."""
+        return False
+
+    @property
     def tokenizer_path(self) -> Path | None:
         """Folder with tokenizer.json, or None."""
         return self.tokenizer

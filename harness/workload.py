@@ -118,6 +118,13 @@ def make_cells(plan: TrafficPlan) -> tuple[Cell, ...]:
     cells: list[Cell] = []
     for use in plan.profiles:
         profile = use_profile(plan, use)
+        if profile.search and not use.request_rate:
+            if plan.searches:
+                continue  # harness.search makes its cells, a rate at a time
+            raise UsageError(
+                f"profiles: {profile.name} searches its rate, and both arms of a gate must be asked the same: find it "
+                f"by enginegate sweep --profile {use.name}, then give request_rate."
+            )
         if profile.needs_capacity and not use.request_rate:
             # Until it is measured (harness.capacity, before anything is driven) one request a second stands for it.
             profile = profile.at_capacity(use.capacity_per_s or 1.0)

@@ -142,12 +142,14 @@ def _sweep_plan(path: Path | None, flags: dict[str, Any]) -> SweepPlan:
 def _print_sweep(rows: tuple[Row, ...], root: Path) -> None:
     from rich.console import Console
 
-    from harness.sweep_results import results_table
+    from harness.sweep_results import results_table, search_lines
 
     console = Console()
     if not console.is_terminal:
         console = Console(width=140)
     console.print(results_table(rows))
+    for line in search_lines(root):
+        click.echo(line)
     click.echo(f"Report: {root / 'report.html'}; the same as data: sweep.csv, sweep.json, charts/", err=True)
 
 
