@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -109,8 +110,9 @@ def turns_of(profile: TrafficProfile) -> int:
 
 
 def phase_name(cell: str) -> str:
-    """AIPerf's name for a cell: it becomes a folder, so the slash goes."""
-    return cell.replace("/", "--")
+    """AIPerf's name for a cell: a letter first, then letters, digits, dashes and underscores."""
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", cell.replace("/", "--"))
+    return name if name[0].isalpha() else f"p{name}"
 
 
 def make_cells(plan: TrafficPlan) -> tuple[Cell, ...]:

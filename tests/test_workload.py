@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from harness.errors import UsageError
 from harness.plan import Plan, make_plan
-from harness.workload import WARMUP, Cell, Insert, arm_order, interleave, make_cells, plan_pair, write_pair
+from harness.workload import WARMUP, Cell, Insert, arm_order, interleave, make_cells, phase_name, plan_pair, write_pair
 from traffic_profiles.requests import RequestSpec
 
 
@@ -64,6 +65,13 @@ def test_lines_are_warm_up_then_cells_in_their_order(tmp_path: Path) -> None:
         assert {row["cell"] for row in rows[position : position + cell.request_count]} == {cell.name}
         position += cell.request_count
     assert position == len(rows) == len(_bodies(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("cell", "name"), [("chat/c8", "chat--c8"), ("burst/r2.5", "burst--r2_5"), ("3d/t0.5", "p3d--t0_5")]
+)
+def test_a_phase_has_a_name_that_aiperf_takes(cell: str, name: str) -> None:
+    assert phase_name(cell) == name and re.fullmatch("[A-Za-z_][A-Za-z0-9_-]*", name)
 
 
 def _spec(item: str) -> RequestSpec:
