@@ -27,6 +27,12 @@ __all__ = [
 
 # What a run measures only when its plan and its machine allow it.
 OPTIONAL = frozenset({"throughput_per_gpu", "peak_memory", "token_margin", "kld", "tasks"})
+MEASURED_WITH = {
+    "throughput_per_gpu": "give both endpoints `gpus`",
+    "peak_memory": "give both endpoints `gpu_ids` of their own, or `launch` with engines: one-at-a-time",
+    "kld": "set `logit_documents`",
+    "tasks": "name lm-eval tasks under `tasks`",
+}
 # A profile need not list what follows from what it lists.
 FOLLOWS_FROM = {
     "throughput_per_gpu": {"output_throughput"},
@@ -186,8 +192,10 @@ def _covers(criterion: Criterion, cell: CellScope) -> bool:
 
 
 def _absent(criterion: Criterion, measured: frozenset[str]) -> str | None:
-    unmeasured = criterion.metric in OPTIONAL - measured
-    return f"this plan measures no {criterion.metric}" if unmeasured else None
+    if criterion.metric not in OPTIONAL - measured:
+        return None
+    advice = MEASURED_WITH.get(criterion.metric)
+    return f"this plan measures no {criterion.metric}" + (f" ({advice})" if advice else "")
 
 
 def _obstacle(criterion: Criterion, cell: CellScope) -> str | None:

@@ -160,9 +160,11 @@ def _accuracy_check(criterion: Criterion, judged: Judged, look: Look) -> Check:
     points = criterion.unit == "pt"
     oracle = {"token_margin": "tokens", "kld": "logits", "tasks": "tasks"}[criterion.metric]
     observed, bar = judged.observed, criterion.value
-    distance = None
+    distance = errors = None
     if observed is not None:
         distance = (observed - bar) / max(abs(bar), 1.0) if points else bar / max(observed, 1e-9) - 1
+        apart = observed - bar if points else float(np.log1p(distance))  # `noise` is of points, or of the log ratio
+        errors = apart / judged.noise if judged.noise else None
     return Check(
         check=criterion.check_id(None),
         family=Family.ACCURACY,
@@ -178,6 +180,7 @@ def _accuracy_check(criterion: Criterion, judged: Judged, look: Look) -> Check:
         n=judged.n,
         distance=distance,
         noise=judged.noise,
+        distance_noise=errors,
         baseline=judged.baseline,
         candidate=judged.candidate,
         value_unit="%" if points else "nats",

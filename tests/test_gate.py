@@ -273,6 +273,17 @@ def test_no_reference_is_invalid_not_a_pass(name: str) -> None:
     assert verdict.failed_first == (name,)
 
 
+def test_the_distance_of_accuracy_is_told_in_its_own_noise_too() -> None:
+    for arms, sign in ((margins(0.5), 1), (margins(3.0), -1)):
+        check = next(c for c in decide(gate_run(token_margin=arms)).checks if c.metric == "token_margin")
+        assert check.noise and check.observed and check.distance_noise
+        assert check.distance_noise == pytest.approx(np.log(1.05 / check.observed) / check.noise)
+        assert np.sign(check.distance_noise) == np.sign(check.distance) == sign
+    lost = next(c for c in decide(gate_run(tasks=tasks(lost=60))).checks if c.metric == "tasks")
+    assert lost.noise and lost.observed == pytest.approx(-3.0)
+    assert lost.distance_noise == pytest.approx(-2.0 / lost.noise)
+
+
 def test_the_floor_saves_an_honest_engine_of_other_numerics() -> None:
     """BF16 reads 0.0007 nats, a good 8-bit engine 0.0038: the ratio to the baseline alone says nothing."""
     engine, baseline = documents(scale=0.0038, seed=1), documents(scale=0.0007, seed=2)
