@@ -23,7 +23,7 @@ _VERDICT = "verdict.json"
 LATENCY = (
     Definition(
         "ttft", "TTFT", "Time to first token: how long a person waits before anything appears.",
-        "first event with content, reasoning or a token − request start", "ms", f"{_REQUESTS} ttft_ms",
+        "first event with content, reasoning or a token − request start (open loop: the intended start)", "ms", f"{_REQUESTS} ttft_ms",
     ),
     Definition(
         "tpot", "TPOT",
@@ -34,7 +34,7 @@ LATENCY = (
     ),
     Definition(
         "request_latency", "Request latency", "How long the whole answer takes.",
-        "last content event − request start", "ms", f"{_REQUESTS} request_latency_ms",
+        "last content event − request start (open loop: the intended start)", "ms", f"{_REQUESTS} request_latency_ms",
     ),
     Definition(
         "percentile", "p50, p95, p99",

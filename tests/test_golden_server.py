@@ -8,8 +8,13 @@ import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import pyarrow.parquet as pq
 import pytest
 
+from harness import sweep
+from harness.progress import silent
+from harness.run_store import RunStore
+from harness.sweep_plan import make_sweep
 from tests.engines.dialects import DIALECTS
 from tests.engines.prompts import workload
 from tests.engines.server import Server, serving
@@ -112,3 +117,34 @@ def test_saved_tokenizer_gives_the_same_ids_through_transformers(tmp_path: Path)
     assert len(toy_tokenizer().encode(rendered).ids) == Toy(toy_tokenizer()).count_prompt(
         Request({"messages": messages})
     )
+
+
+@pytest.mark.acceptance
+def test_aiperf_and_the_reader_find_what_was_sent(tmp_path: Path) -> None:
+    """Real AIPerf over loopback: tokens exact, first and last event within a few milliseconds of the send log."""
+    tokenizer = save_tokenizer(tmp_path / "tok")
+    server = Server(Engine(), [Toy(toy_tokenizer(), Pace(ttft_ms=40, prefill_ms=0, itl_ms=5, jitter=0))], precise=True)
+    with serving(server) as url:
+        data = {
+            "model": "toy",
+            "tokenizer": str(tokenizer),
+            "endpoints": {"golden": {"url": url}},
+            "profiles": [{"name": "decode-easy", "request_count": 12}],
+            "tier": "smoke",
+            "calibrate": False,
+        }
+        plan = make_sweep(data, source="test", folder=tmp_path)
+        (row,) = sweep.sweep(plan, RunStore.create(tmp_path / "run"), silent)
+    rows = pq.read_table(tmp_path / "run/pairs/01/golden/requests.parquet").to_pylist()
+    sent = {note["x_request_id"]: note for note in server.sends}
+    export = tmp_path / "run/pairs/01/golden/aiperf/profile_export_raw.jsonl"
+    names = {r["conversation_id"]: r["x_request_id"] for r in (json.loads(x)["metadata"] for x in export.open())}
+    assert row.served == 12 and {one["status"] for one in rows} == {"ok"}
+    for one in rows:
+        note = sent[names[f"session_{one['line']:06d}"]]
+        moments = [event["sent_ns"] for event in note["events"]]
+        assert one["output_tokens"] == note["output_tokens"] + (one["finish_reason"] == "stop")
+        assert len(one["event_ms"]) == len(moments)
+        assert 0 < one["ttft_ms"] - (moments[0] - note["received_ns"]) / 1e6 < 50
+        decode_ms = (moments[-1] - moments[0]) / 1e6
+        assert one["event_ms"][-1] - one["event_ms"][0] == pytest.approx(decode_ms, abs=20)
