@@ -23,7 +23,8 @@ from harness.verdict import Record, Verdict
 ATTEMPT = "attempt.json"
 HISTORY = "history.jsonl"
 PRIVATE = ("pairs", "oracles", "engines")  # what holds the text of held-out prompts
-ROLES = ("baseline", "candidate")
+# Steps that a repeat takes over: what was asked and measured. It scores and calibrates for itself.
+POOLED = frozenset({"capacity", "preflight", "tasks", "workload", "visit", "measure"})
 
 
 class RunAttempt(Record):
@@ -180,18 +181,18 @@ def _pool(earlier: Path, store: RunStore, pairs: int) -> None:
     altered = RunStore.open(earlier).altered()
     if altered:
         raise InvalidRun(f"{earlier} holds earlier pairs of this build and was altered since: {altered[0]}.")
-    for pair in range(1, pairs + 1):
-        source, folder = earlier / "pairs" / f"{pair:02d}", store.root / "pairs" / f"{pair:02d}"
-        shutil.copytree(source, folder, copy_function=_link)
-        store.record(f"workload/{pair:02d}", [p for p in sorted(folder.iterdir()) if p.is_file()])
-        for role in ROLES:
-            derived = [folder / role / name for name in ("requests.parquet", "measurements.json")]
-            raw = [p for p in sorted((folder / role).rglob("*")) if p.is_file() and p not in derived]
-            store.record(f"visit/{pair:02d}/{role}", raw)
-            store.record(f"measure/{pair:02d}/{role}", derived)
+    for step, outputs in RunStore.open(earlier).steps().items():
+        kind, _, rest = step.partition("/")
+        pair = rest.partition("/")[0]
+        if kind not in POOLED or (pair.isdigit() and int(pair) > pairs):
+            continue
+        for name in outputs:
+            (store.root / name).parent.mkdir(parents=True, exist_ok=True)
+            _link(earlier / name, store.root / name)
+        store.record(step, [store.root / name for name in outputs])
 
 
-def _link(source: str, target: str) -> None:
+def _link(source: Path, target: Path) -> None:
     """A hard link, or a copy across file systems: nothing writes into a finished visit."""
     try:
         os.link(source, target)

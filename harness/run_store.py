@@ -92,12 +92,13 @@ class RunStore:
 
     def finished(self, step: str) -> bool:
         """True when the journal holds the step and every file it wrote is still what it wrote."""
-        outputs = self._journal().get(step)
+        outputs = self.steps().get(step)
         return outputs is not None and all(
             (self.root / name).is_file() and sha256(self.root / name) == digest for name, digest in outputs.items()
         )
 
-    def _journal(self) -> dict[str, dict[str, str]]:
+    def steps(self) -> dict[str, dict[str, str]]:
+        """Every finished step in order, with the SHA-256 of each file that it wrote."""
         path = self.root / JOURNAL
         steps: dict[str, dict[str, str]] = {}
         if not path.exists():

@@ -67,13 +67,22 @@ def ended(store: RunStore, attempt: RunAttempt, verdict: Verdict = UNDECIDED) ->
     finish(attempt, store, verdict)
 
 
-def write_pairs(root: Path, pairs: int) -> None:
+def write_pairs(store: RunStore, pairs: int) -> None:
+    """Steps and files as a run leaves them, small."""
+
+    def done(step: str, *names: str) -> None:
+        for name in names:
+            write_bytes(store.root / name, f"{step} {name}".encode())
+        store.record(step, [store.root / name for name in names])
+
+    done("preflight/candidate", "preflight/candidate.json")
     for pair in range(1, pairs + 1):
-        folder = root / "pairs" / f"{pair:02d}"
-        write_bytes(folder / "requests.jsonl", b"asked %d" % pair)
+        folder = f"pairs/{pair:02d}"
+        done(f"workload/{pair:02d}", f"{folder}/requests.jsonl", f"{folder}/pair.json")
         for role in ("baseline", "candidate"):
-            for name in ("aiperf/export.jsonl", "visit.json", "requests.parquet", "measurements.json"):
-                write_bytes(folder / role / name, f"{name} {pair} {role}".encode())
+            done(f"visit/{pair:02d}/{role}", f"{folder}/{role}/aiperf/export.jsonl", f"{folder}/{role}/visit.json")
+            done(f"measure/{pair:02d}/{role}", f"{folder}/{role}/measurements.json")
+    done(f"oracles/{pairs:02d}", "oracles/candidate/tokens.json")
 
 
 def invoke(*arguments: str) -> Any:
@@ -168,13 +177,14 @@ def test_a_build_is_its_files(plan_file: Path) -> None:
 def test_a_repeat_of_a_build_goes_on_from_its_earlier_pairs(plan_file: Path) -> None:
     plan, runs = load_plan(plan_file), plan_file.parent / "runs"
     store, attempt = begun(plan, runs / "1")
-    write_pairs(runs / "1", 6)
+    write_pairs(store, 6)
     ended(store, attempt)
     again, pooled = begun(load_plan(plan_file, {"budget_minutes": 500}), runs / "2")
     assert (pooled.pooled, pooled.pooled_pairs, pooled.attempt) == ("1", 6, 3)
-    for step in ("workload/06", "visit/06/candidate", "measure/01/baseline"):
+    for step in ("preflight/candidate", "workload/06", "visit/06/candidate", "measure/01/baseline"):
         assert again.finished(step), step
     assert not again.finished("workload/07")
+    assert not again.finished("oracles/06"), "a repeat scores for itself"
     assert (runs / "2" / "pairs" / "06" / "candidate" / "aiperf" / "export.jsonl").is_file()
 
     (plan_file.parent / "engine" / "kernel.cu").write_text("another build")
@@ -196,7 +206,7 @@ def test_an_engine_that_names_no_build_is_never_taken_for_a_repeat(plan_file: Pa
 def test_earlier_pairs_that_are_not_what_was_judged_cannot_be_pooled(plan_file: Path, harm: str) -> None:
     plan, runs = load_plan(plan_file), plan_file.parent / "runs"
     store, attempt = begun(plan, runs / "1")
-    write_pairs(runs / "1", 6)
+    write_pairs(store, 6)
     ended(store, attempt)
     if harm == "altered":
         (runs / "1" / "pairs" / "02" / "candidate" / "visit.json").write_text("faster")
