@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -51,10 +52,10 @@ class KnownNoise(Record):
     result: AaResult
 
 
-def known_sd(known: KnownNoise | None, checks: list[str]) -> list[float] | None:
-    """Each check's A/A noise in this order; None unless every one was measured."""
+def known_sd(known: KnownNoise | None, checks: list[str]) -> list[float]:
+    """Each check's A/A noise in this order, NaN where it was not measured (a limit of the candidate's own, say)."""
     found: Mapping[str, float] = {one.check: one.noise for one in known.result.checks} if known else {}
-    return [found[check] for check in checks] if checks and found.keys() >= set(checks) else None
+    return [found.get(check, math.nan) for check in checks]
 
 
 def machine_check(known: KnownNoise | None) -> tuple[Check, ...]:

@@ -30,12 +30,15 @@ class Noise:
 def measured_noise(d: Array, known: Array | None = None, known_pairs: int = 0) -> Noise:
     """Noise of `d` [cells, pairs] of log ratios; needs two pairs.
 
-    `known` [cells] standard deviations of an A/A run of `known_pairs` are pooled with it, by degrees of freedom.
+    `known` [cells] standard deviations of an A/A run of `known_pairs`, NaN where it has none, are pooled with it by
+    degrees of freedom.
     """
     pairs, sd = d.shape[1], d.std(axis=1, ddof=1)
     if known is not None:
         here, there = pairs - 1, known_pairs - 1
-        sd, pairs = np.sqrt((here * sd**2 + there * known**2) / (here + there)), here + there + 1
+        pooled = np.sqrt((here * sd**2 + there * known**2) / (here + there))
+        sd = np.where(np.isfinite(pooled), pooled, sd)
+        pairs = here + there + 1 if np.isfinite(pooled).all() else pairs
     return Noise(moderated_sd(sd, pairs), mean_correlation(d))
 
 
@@ -64,15 +67,16 @@ def run_power(
         plan: pairs at the first and last look.
         document_pairs: pairs at which the open accuracy checks would have documents enough; None when none is open.
         draws: simulated runs; 0 leaves the chances unknown.
-        known: what an A/A run measured; used when it covers every check.
+        known: what an A/A run measured.
     """
     maximum = plan[-1]
     if pairs < 2 or not series:
         why = "No speed check could be judged" if not series else "One pair says nothing about noise"
         return Power(pairs=pairs, max_pairs=maximum, sentence=f"{why}, so power is unknown.")
     d = np.stack([s.d for s in series])
-    sd = known_sd(known, [s.criterion.check_id(s.cell) for s in series])
-    noise = measured_noise(d, np.array(sd), known.result.pairs) if known and sd else measured_noise(d)
+    sd = np.array(known_sd(known, [s.criterion.check_id(s.cell) for s in series]))
+    fits = known is not None and bool(np.isfinite(sd).any())
+    noise = measured_noise(d, sd, known.result.pairs) if known and fits else measured_noise(d)
     needed = _pairs_needed(series, checks, noise, looks_of(plan)[-1], document_pairs)
     ratios = [i for i, s in enumerate(series) if s.criterion.unit == "x" and s.criterion.op == ">="]
     chance = assumed = None
@@ -89,7 +93,7 @@ def run_power(
         assumed_speedup=assumed,
         pairs_needed=needed,
         sentence=_sentence(noise, plan, chance, assumed)
-        + (f" Pooled with A/A run {known.run}." if known and sd else ""),
+        + (f" Pooled with A/A run {known.run}." if known and fits else ""),
     )
 
 

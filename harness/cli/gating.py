@@ -174,6 +174,7 @@ def _gate_aa(plan: Any, root: Path, *, resume: bool, as_json: bool, **_: Any) ->
         result = run_aa(plan, _store(root, resume=resume), progress)
     click.echo(result.model_dump_json(indent=2) if as_json else f"{result.line} run={root}")
     click.echo(result.sentence, err=True)
+    click.echo(f"Report: {root / 'report.html'}", err=True)
     sys.exit(int(ExitCode[result.status.name]))
 
 
