@@ -93,6 +93,12 @@ def check_criteria(plan: Plan, cells: Sequence[Cell]) -> None:
         resolve(criteria, cell_scopes(cells), measured_metrics(plan))
 
 
+def speedup_bars(plan: Plan, cells: Sequence[Cell]) -> dict[str, float]:
+    """The speed-up that each check of the plan asks for, by the check's id."""
+    resolved = resolve(all_criteria(plan), cell_scopes(cells), measured_metrics(plan))
+    return {c.check_id(cell): c.value for c, cell in resolved if c.unit == "x" and c.op == ">="}
+
+
 def all_criteria(plan: Plan) -> tuple[Criterion, ...]:
     """What a run of this plan is judged by: an A/A run by `no-regression`, any other by the plan's own criteria."""
     return load_policy("no-regression") if plan.aa else plan_criteria(plan)

@@ -25,13 +25,13 @@ from harness.conversations import write_conversations
 from harness.endpoint import Engines
 from harness.errors import ExitCode, InvalidRun, UsageError
 from harness.gpu_telemetry import Watched, with_gpu_signals
-from harness.judge import all_criteria, check_criteria, judge, spent
+from harness.judge import all_criteria, check_criteria, judge, speedup_bars, spent
 from harness.logits import ask_endpoint, documents_wanted
 from harness.measurement import Arm, Slo, measure_visit
 from harness.noise_store import NOISE, fitting_noise
 from harness.note import NOTE, write_note
 from harness.plan import Plan, Reference, TrafficPlan, check_files, dump_plan, make_plan
-from harness.power import wants_more_pairs
+from harness.power import power_ahead, wants_more_pairs
 from harness.preflight import preflight
 from harness.progress import Progress
 from harness.raw_export import write_requests
@@ -293,8 +293,11 @@ def exit_code(verdict: Verdict) -> int:
     return int(ExitCode[verdict.status.name])
 
 
-def dry_run(plan: Plan) -> str:
-    """The resolved plan, then every cell with its requests and an upper bound of its output tokens."""
+def dry_run(plan: Plan, runs: Path) -> str:
+    """The resolved plan, then every cell with its requests and an upper bound of its output tokens.
+
+    With the noise of an A/A run in the folder `runs`, also the chance that a better engine passes.
+    """
     cells = make_cells(plan)
     visits = 2 * plan.pairs[-1]
     lines = [
@@ -311,6 +314,8 @@ def dry_run(plan: Plan) -> str:
         bars = [one.value for one in all_criteria(plan) if one.metric == "tasks"]
         rate = per_pair(plan, cells, sum(items.values()))
         lines += ["", *task_forecast(items, rate, plan.pairs, max(bars, default=None))]
+    if known := fitting_noise(plan, cells, runs):
+        lines += ["", power_ahead(known, speedup_bars(plan, cells), plan.pairs)]
     if unmeasured := unknown_capacity(plan):
         names = ", ".join(use.name for use in unmeasured)
         lines.append(f"{names}: rates as if the baseline sustained 1 request/s; it is measured before the first pair.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -95,6 +95,21 @@ def run_power(
         sentence=_sentence(noise, plan, chance, assumed)
         + (f" Pooled with A/A run {known.run}." if known and fits else ""),
     )
+
+
+def power_ahead(known: KnownNoise, bars: Mapping[str, float], plan: tuple[int, ...]) -> str:
+    """What an A/A run says, before anything is driven, of a plan's chance to see an engine that is better.
+
+    `bars` are the plan's speed-ups by check.
+    """
+    checks = [check for check in bars if np.isfinite(known_sd(known, [check])[0])]
+    if not checks:
+        return f"A/A run {known.run} measured none of this plan's checks."
+    sd, bar = np.array(known_sd(known, checks)), np.array([bars[check] for check in checks])
+    assumed = round(float(bar.max()) + HEADROOM, 4)
+    noise = Noise(moderated_sd(sd, known.result.pairs), known.result.correlation)
+    chance = chance_to_pass(np.log(assumed / bar), noise.sd, noise.correlation, looks_of(plan))
+    return f"By A/A run {known.run}: {_sentence(noise, plan, chance, assumed)}"
 
 
 def _sentence(noise: Noise, plan: tuple[int, ...], chance: float | None, assumed: float | None) -> str:

@@ -69,7 +69,8 @@ def gate(
         raise UsageError("--resume needs --run-dir: the run to go on with.")
     resolved: Any = _resolved(plan, flags, aa=aa) if plan or not resume else None
     if dry_run:
-        click.echo(pipeline.dry_run(resolved or pipeline.stored_plan(run_dir or RUNS)))
+        runs = run_dir.parent if run_dir else RUNS
+        click.echo(pipeline.dry_run(resolved or pipeline.stored_plan(run_dir or RUNS), runs))
         return
     root = run_dir or RUNS / time.strftime("%Y%m%d-%H%M%S")
     if resume:
