@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PIP    := $(BIN)/pip --disable-pip-version-check --quiet
 
-.PHONY: help venv demo test check acceptance bench tasks-check bench-one-stream report-check zoo zoo-fast mutations clean example bench-traffic profiles-smoke
+.PHONY: help venv demo test check acceptance bench bench-scoring tasks-check bench-one-stream report-check zoo zoo-fast mutations clean example bench-traffic profiles-smoke
 
 help:
 	@echo "make demo        gate three engines on a real small model (honest, fast but wrong, letter a)"
@@ -19,6 +19,7 @@ help:
 	@echo "make profiles-smoke  every traffic profile, small, against a real llama.cpp"
 	@echo "make gate-simulation  how often the gate is wrong, on synthetic gates with known truth"
 	@echo "make report-check  every golden run's report in Chromium, faults counted; make example: docs/example"
+	@echo "make bench-scoring  scoring under the reference against the bare forward pass: speed and memory"
 	@echo "make bench       speed and memory, each as a ratio from one run"
 
 venv: $(STAMP)
@@ -76,6 +77,9 @@ profiles-smoke: venv
 .PHONY: gate-simulation
 gate-simulation: venv
 	$(BIN)/python benchmarks/gate_simulation.py
+
+bench-scoring: venv
+	$(BIN)/python benchmarks/scoring.py
 
 bench: venv
 	$(BIN)/python benchmarks/raw_export.py

@@ -33,14 +33,16 @@ def collect_run(plan: Plan, store: RunStore, progress: Progress, prompt_seed: in
     return pairs
 
 
-def score_run(root: Path, reference: Path | None, device: str | None, progress: Progress) -> Verdict:
+def score_run(
+    root: Path, reference: Path | None, progress: Progress, *, device: str | None = None, ray: str | None = None
+) -> Verdict:
     """Score the pairs that a run holds, judge them and write the report; needs no engine.
 
     `reference` takes the place of the plan's and is written into it. Raises UsageError for a folder that is no gate's
     run or holds no reference, InvalidRun when no pair is whole.
     """
     store = RunStore.open(root)
-    plan = _with_reference(store, reference, device)
+    plan = _with_reference(store, reference, device, ray)
     pipeline.check_reference(plan.reference)
     cells = make_cells(plan)
     pairs = 0
@@ -58,10 +60,10 @@ def score_run(root: Path, reference: Path | None, device: str | None, progress: 
     return verdict
 
 
-def _with_reference(store: RunStore, reference: Path | None, device: str | None) -> Plan:
+def _with_reference(store: RunStore, reference: Path | None, device: str | None, ray: str | None) -> Plan:
     """The stored plan under the reference of this machine."""
     plan = pipeline.stored_plan(store.root)
-    if reference is None and device is None:
+    if reference is None and device is None and ray is None:
         if plan.reference is None:
             raise UsageError("--reference DIR is missing: the run's plan names no reference.")
         return plan
@@ -69,7 +71,7 @@ def _with_reference(store: RunStore, reference: Path | None, device: str | None)
     if path is None or not (path / "config.json").is_file():
         raise UsageError(f"--reference: {path} has no config.json; name a Hugging Face model folder.")
     asked = (plan.reference or Reference.model_validate({"path": path})).model_copy(
-        update={"path": path, "url": None, "device": device or "auto"}
+        update={"path": path, "url": None, "device": device or "auto", "ray": ray}
     )
     plan = plan.model_copy(update={"reference": asked})
     write_bytes(store.root / "plan.yaml", dump_plan(plan).encode())

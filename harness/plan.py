@@ -51,11 +51,14 @@ class Reference(Strict):
     api_key_env: str | None = Field(None, description="name of the environment variable that holds url's key")
     dtype: Literal["bfloat16", "float32", "float16"] = "bfloat16"
     device: str = "auto"
+    ray: str | None = Field(None, description="address of a Ray cluster that scores; `local` starts one here")
 
     @model_validator(mode="after")
     def _one_kind(self) -> Reference:
         if (self.path is None) == (self.url is None):
             raise ValueError("give either path (a local folder) or url (a server with prompt logprobs)")
+        if self.ray is not None and self.path is None:
+            raise ValueError("ray needs path: a folder that every machine of the cluster sees")
         if self.url is not None and not self.url.startswith(("http://", "https://")):
             raise ValueError(f"url: {self.url!r} is no http(s) URL")
         return self

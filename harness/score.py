@@ -26,6 +26,7 @@ from oracles.endpoint_reference import http_ask, open_endpoint
 from oracles.floor import measure_floor
 from oracles.floor_file import take_floor
 from oracles.protocol import check_arm
+from oracles.ray_reference import open_ray
 from oracles.reference import OracleError, Reference, open_reference
 from oracles.result import OracleResult
 from oracles.tokens import score_arm
@@ -57,6 +58,9 @@ def score_arms(plan: Plan, pairs: int, root: Path, progress: Progress) -> list[P
 
 def open_reference_of(asked: AskedReference, plan: TrafficPlan, progress: Progress) -> Reference:
     """A plan's reference, a local folder or a server, ready to score. Raises OracleError."""
+    if asked.path is not None and asked.ray is not None:
+        progress("looking for the Ray cluster")
+        return open_ray(asked.path, asked.ray, dtype=asked.dtype)
     if asked.path is not None:
         progress("loading the reference")
         return open_reference(asked.path, device=asked.device, dtype=asked.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -72,3 +73,14 @@ def end_ids(listed: int | Sequence[int] | None, tokenizer: Any) -> frozenset[int
     """Ids that end an answer: the generation config's `eos_token_id` and the tokenizer's own."""
     ids = {listed} if listed is None or isinstance(listed, int) else set(listed)
     return frozenset(int(i) for i in ids | {tokenizer.eos_token_id} if i is not None)
+
+
+def listed_ends(folder: Path) -> int | list[int] | None:
+    """`eos_token_id` of a model folder's generation config, else of its config."""
+    for name in ("generation_config.json", "config.json"):
+        if (folder / name).is_file():
+            listed = json.loads((folder / name).read_text(encoding="utf-8")).get("eos_token_id")
+            if listed is not None:
+                ends: int | list[int] = listed
+                return ends
+    return None

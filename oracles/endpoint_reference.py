@@ -18,7 +18,7 @@ from urllib.request import Request, urlopen
 
 import numpy as np
 
-from oracles.chat_tokenizer import ChatTokenizer, OracleError, end_ids
+from oracles.chat_tokenizer import ChatTokenizer, OracleError, end_ids, listed_ends
 from oracles.logits import Ask, ask_prompt
 from oracles.logprob_rows import LogprobRow
 from oracles.scoring import ScoreRequest, TokenScores
@@ -105,7 +105,7 @@ def open_endpoint(
     context = context_length or card.get("max_model_len")
     if not isinstance(context, int):
         raise OracleError(f"The server does not say the context length of {model}: give it (max_model_len).")
-    ends = end_ids(_listed_ends(tokenizer_folder), tokenizer)
+    ends = end_ids(listed_ends(tokenizer_folder), tokenizer)
     digest = hashlib.sha256(f"{model}|{card.get('root')}".encode())
     for file in sorted(tokenizer_folder.glob("*.json")):
         digest.update(file.read_bytes())
@@ -145,16 +145,6 @@ def _card(ask: Ask, model: str) -> Mapping[str, Any]:
             return card
     served = ", ".join(str(card.get("id"))[:60] for card in cards[:5]) or "no model"
     raise OracleError(f"The reference server does not serve {model}; it serves {served}.")
-
-
-def _listed_ends(folder: Path) -> int | list[int] | None:
-    for name in ("generation_config.json", "config.json"):
-        if (folder / name).is_file():
-            listed = json.loads((folder / name).read_text(encoding="utf-8")).get("eos_token_id")
-            if listed is not None:
-                ends: int | list[int] = listed
-                return ends
-    return None
 
 
 def _without(row: LogprobRow, ends: frozenset[int]) -> LogprobRow:

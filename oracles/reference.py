@@ -115,7 +115,7 @@ def open_reference(
     Raises:
         OracleError: the folder, its files, the dtype or the `reference` extra is missing or unusable.
     """
-    folder = _model_folder(Path(path))
+    folder = model_folder(Path(path))
     if dtype not in DTYPES:
         raise OracleError(f"Reference dtype {dtype} is not one of {', '.join(DTYPES)}.")
     identity = revision(folder)
@@ -176,7 +176,8 @@ def revision(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def _model_folder(folder: Path) -> Path:
+def model_folder(folder: Path) -> Path:
+    """The folder, once it was found to hold a whole model. Raises OracleError."""
     if not folder.is_dir():
         raise OracleError(
             f"{folder} is not a folder: the reference is a local model folder (nothing is fetched from a hub)."

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -117,8 +117,7 @@ def score_batches(
     Raises:
         ValueError: a request breaks the rules above; nothing was scored then.
     """
-    for request in requests:
-        _check(reference, request)
+    check_requests(reference, requests)
     total, done = sum(map(len, requests)), 0
     queue = batches(reference, requests, batch_tokens)
     while queue:
@@ -138,7 +137,12 @@ def batches(
     reference: LocalReference, requests: Sequence[ScoreRequest], batch_tokens: int | None = None
 ) -> list[list[int]]:
     """Indices of requests of like length, longest first, each list within `batch_tokens` with its little padding."""
-    limit = batch_tokens or (BATCH_TOKENS_CPU if reference.model.device.type == "cpu" else BATCH_TOKENS_GPU)
+    on_cpu = reference.model.device.type == "cpu"
+    return plan_batches(requests, batch_tokens or (BATCH_TOKENS_CPU if on_cpu else BATCH_TOKENS_GPU))
+
+
+def plan_batches(requests: Sequence[ScoreRequest], limit: int) -> list[list[int]]:
+    """The same under a given number of tokens."""
     order = sorted(range(len(requests)), key=lambda i: -len(requests[i]))
     made: list[list[int]] = []
     while order:
@@ -167,7 +171,25 @@ def _halved(queue: list[list[int]]) -> list[list[int]]:
     return [half for half in halves if half]
 
 
-def _check(reference: LocalReference, request: ScoreRequest) -> None:
+class Limits(Protocol):
+    """What a reference can be asked about."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids."""
+
+    @property
+    def context_length(self) -> int:
+        """Longest sequence, in tokens."""
+
+
+def check_requests(limits: Limits, requests: Sequence[ScoreRequest]) -> None:
+    """ValueError when a request cannot be scored."""
+    for request in requests:
+        _check(limits, request)
+
+
+def _check(reference: Limits, request: ScoreRequest) -> None:
     ids = np.concatenate([np.asarray(part, dtype=np.int64) for part in (request.prompt, request.output)])
     targets = np.asarray(request.output if request.targets is None else request.targets, dtype=np.int64)
     if not len(request.prompt) or not len(request.output):

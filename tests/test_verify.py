@@ -129,8 +129,8 @@ def test_a_run_made_elsewhere_is_scored_under_the_reference_that_is_here(
     monkeypatch.setattr(pipeline, "report", lambda *_: None)
     monkeypatch.setattr(pipeline, "decide", lambda plan, *_: plan.reference)
     with pytest.raises(UsageError, match="the run's plan names no reference"):
-        late_scoring.score_run(root, None, None, lambda *_: None)
-    judged_under: Any = late_scoring.score_run(root, tiny_folder(), "cpu", lambda *_: None)
+        late_scoring.score_run(root, None, lambda *_: None)
+    judged_under: Any = late_scoring.score_run(root, tiny_folder(), lambda *_: None, device="cpu")
     assert judged_under.path == tiny_folder().resolve()
     assert yaml.safe_load((root / "plan.yaml").read_text())["reference"]["path"] == str(tiny_folder().resolve())
     assert len(pq.read_table(root / "oracles" / "candidate" / "tokens.parquet")) == 12
@@ -142,4 +142,4 @@ def test_a_run_without_a_whole_first_look_is_not_scored(tmp_path: Path, monkeypa
     (root / "pairs/02/candidate/visit.json").unlink()
     monkeypatch.setattr(pipeline, "measure_pair", lambda *_: None)
     with pytest.raises(InvalidRun, match="holds 1 whole pairs, the plan's first look has 2"):
-        late_scoring.score_run(root, tiny_folder(), "cpu", lambda *_: None)
+        late_scoring.score_run(root, tiny_folder(), lambda *_: None, device="cpu")

@@ -25,6 +25,7 @@ TIERS = ("smoke", "gate", "nightly")
 @click.option("--reference", type=click.Path(path_type=Path), help="Local BF16 model folder.")
 @click.option("--reference-url", metavar="URL", help="BF16 server with prompt logprobs, in place of a folder.")
 @click.option("--device", help="Where the reference runs: auto (default), cpu, cuda, cuda:1.")
+@click.option("--ray", metavar="ADDRESS", help="Score on this Ray cluster (extra `ray`); local starts one here.")
 @click.option(
     "--tokenizer", type=click.Path(path_type=Path), help="Folder with tokenizer.json (default: the reference)."
 )
@@ -103,9 +104,10 @@ def floor(reference: Path, output: Path, *, as_json: bool, **flags: Any) -> None
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--reference", type=click.Path(path_type=Path), help="BF16 model folder on this machine.")
 @click.option("--device", help="Where the reference runs: auto (default), cpu, cuda, cuda:1.")
+@click.option("--ray", metavar="ADDRESS", help="Score on this Ray cluster (extra `ray`); local starts one here.")
 @click.option("--json", "as_json", is_flag=True, help="Print verdict.json instead of the line.")
 @sentences
-def score(run: Path, reference: Path | None, device: str | None, *, as_json: bool) -> None:
+def score(run: Path, reference: Path | None, device: str | None, ray: str | None, *, as_json: bool) -> None:
     """Score and judge a RUN whose engines were driven elsewhere (`gate --collect-only`). Needs no engine.
 
     Collect on the serving box, copy the run directory, score where the GPU is.
@@ -115,7 +117,7 @@ def score(run: Path, reference: Path | None, device: str | None, *, as_json: boo
     from harness.late_scoring import score_run
 
     with progress_bar() as progress:
-        verdict = score_run(run, reference, device, progress)
+        verdict = score_run(run, reference, progress, device=device, ray=ray)
     say_verdict(verdict, run, as_json=as_json)
     sys.exit(pipeline.exit_code(verdict))
 
