@@ -23,7 +23,8 @@ _VERDICT = "verdict.json"
 LATENCY = (
     Definition(
         "ttft", "TTFT", "Time to first token: how long a person waits before anything appears.",
-        "first event with content, reasoning or a token − request start (open loop: the intended start)", "ms", f"{_REQUESTS} ttft_ms",
+        "first event with content, reasoning or a token − request start (open loop: the intended start)", "ms",
+        f"{_REQUESTS} ttft_ms",
     ),
     Definition(
         "tpot", "TPOT",
