@@ -6,11 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 
 from traffic_profiles.dataset import dataset_lines
+
+if TYPE_CHECKING:
+    from harness.cells import Cell
 
 Format = Literal["raw_payload", "dag_jsonl", "mooncake_trace"]
 FORMATS: tuple[Format, ...] = ("raw_payload", "dag_jsonl", "mooncake_trace")
@@ -27,7 +30,7 @@ class Part:
     format: Format
     warmup_lines: int
     warmup_conversations: int
-    cells: tuple[Any, ...]  # harness.workload.Cell, which imports this module
+    cells: tuple[Cell, ...]
 
     @property
     def suffix(self) -> str:
@@ -37,7 +40,7 @@ class Part:
     @property
     def requests(self) -> int:
         """Requests asked, warm-up included."""
-        return self.warmup_lines + sum(int(cell.request_count) for cell in self.cells)
+        return self.warmup_lines + sum(cell.request_count for cell in self.cells)
 
 
 def suffix(part: int) -> str:
@@ -45,9 +48,9 @@ def suffix(part: int) -> str:
     return "" if part == 1 else f"-{part}"
 
 
-def grouped(cells: Sequence[Any]) -> list[tuple[Format, list[Any]]]:
+def grouped(cells: Sequence[Cell]) -> list[tuple[Format, list[Cell]]]:
     """Cells by data set format, in the order given; every trace alone, because a schedule is the whole data set."""
-    groups: list[tuple[Format, list[Any]]] = []
+    groups: list[tuple[Format, list[Cell]]] = []
     for kind in FORMATS:
         members = [cell for cell in cells if cell.profile.dataset_format == kind]
         if kind == "mooncake_trace":

@@ -1,10 +1,9 @@
-"""From the plan to what is sent: cells, and for each pair its requests, equal for both arms and fresh in every pair."""
+"""From the plan to what is sent: for each pair its requests, equal for both arms and fresh in every pair."""
 
 from __future__ import annotations
 
 import hashlib
 import random
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,13 +13,31 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from harness.errors import UsageError
+from harness.cells import Cell, make_cells, phase_name, use_profile
 from harness.parts import Format, Part, dataset_bytes, grouped, number_sessions, schedule, suffix
-from harness.plan import ProfileUse, TrafficPlan
 from harness.run_store import write_bytes, write_json
+from harness.traffic_plan import TrafficPlan
 from oracles.audit_plan import body_fields
-from traffic_profiles.profile import ProfileError, TrafficProfile, load_profile
 from traffic_profiles.requests import RequestSpec, make_requests
+
+__all__ = [
+    "SCHEMA",
+    "WARMUP",
+    "Cell",
+    "Insert",
+    "InsertSource",
+    "arm_order",
+    "bodies",
+    "interleave",
+    "make_cells",
+    "phase_name",
+    "plan_pair",
+    "request_body",
+    "seed_for",
+    "use_profile",
+    "write_load",
+    "write_pair",
+]
 
 WARMUP = "warmup"
 
@@ -49,34 +66,6 @@ SCHEMA = pa.schema(
 
 
 @dataclass(frozen=True)
-class Cell:
-    """What is judged: one profile under one load."""
-
-    profile: TrafficProfile
-    concurrency: int | None
-    request_rate: float | None
-    request_count: int
-    task_share: float | None = None  # None: the plan's
-
-    @property
-    def name(self) -> str:
-        """`profile/c8`, `profile/r2.5`, or `profile/t0.5` for a trace at half its pace."""
-        trace = self.profile.trace
-        load = f"r{self.request_rate:g}" if self.request_rate is not None else f"c{self.concurrency}"
-        return f"{self.profile.name}/{f't{trace.speedup_ratio:g}' if trace else load}"
-
-    @property
-    def open_loop(self) -> bool:
-        """Whether requests are sent by the clock, not when an answer is back."""
-        return self.request_rate is not None or self.profile.trace is not None
-
-    @property
-    def conversations(self) -> int:
-        """How many conversations the load has; single requests are one each."""
-        return max(1, self.request_count // turns_of(self.profile))
-
-
-@dataclass(frozen=True)
 class Insert:
     """One more request among a cell's load: it is timed as load is, and `kind` (`task`, `audit`) is never sent.
 
@@ -101,49 +90,6 @@ def interleave(
         place = rng.uniform(-1, len(load)) if insert.after is None else insert.after + rng.random()
         placed.append((place, insert.kind, insert.spec))
     return [(kind, spec) for _, kind, spec in sorted(placed, key=lambda one: one[0])]
-
-
-def turns_of(profile: TrafficProfile) -> int:
-    """Requests that one conversation sends: the turns of a live one, otherwise one."""
-    live = profile.turns is not None and profile.turns.history == "live"
-    return round(profile.turns.count.mean) if live and profile.turns else 1
-
-
-def phase_name(cell: str) -> str:
-    """AIPerf's name for a cell: a letter first, then letters, digits, dashes and underscores."""
-    name = re.sub(r"[^A-Za-z0-9_-]", "_", cell.replace("/", "--"))
-    return name if name[0].isalpha() else f"p{name}"
-
-
-def make_cells(plan: TrafficPlan) -> tuple[Cell, ...]:
-    """Every cell of the plan in plan order; UsageError for an unknown or unfit profile."""
-    cells: list[Cell] = []
-    for use in plan.profiles:
-        profile = use_profile(plan, use)
-        if profile.search and not use.request_rate:
-            if plan.searches:
-                continue  # harness.search makes its cells, a rate at a time
-            raise UsageError(
-                f"profiles: {profile.name} searches its rate, and both arms of a gate must be asked the same: find it "
-                f"by enginegate sweep --profile {use.name}, then give request_rate."
-            )
-        if profile.needs_capacity and not use.request_rate:
-            # Until it is measured (harness.capacity, before anything is driven) one request a second stands for it.
-            profile = profile.at_capacity(use.capacity_per_s or 1.0)
-        cells += _cells_of(profile, use, plan.min_requests)
-    names = [cell.name for cell in cells]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise UsageError(f"profiles: the cell {twice[0]} appears twice; keep one of them.")
-    return tuple(cells)
-
-
-def use_profile(plan: TrafficPlan, use: ProfileUse) -> TrafficProfile:
-    """The profile that a use names, in its tier; UsageError when there is none."""
-    try:
-        return load_profile(use.name, tier=use.tier or plan.tier)
-    except ProfileError as error:
-        raise UsageError(f"profiles: {error}") from None
 
 
 def write_load(plan: TrafficPlan, cell: Cell, specs: Sequence[RequestSpec], folder: Path) -> None:
@@ -286,40 +232,6 @@ def request_body(plan: TrafficPlan, row: dict[str, Any], model: str, api: str) -
     if row["kind"] == "audit":
         body |= body_fields(row["item"])
     return body | {"stream": True, "stream_options": {"include_usage": True}} | plan.extra_inputs
-
-
-def _cells_of(profile: TrafficProfile, use: ProfileUse, fewest: int) -> list[Cell]:
-    _check_use(profile, use)
-    turns = turns_of(profile)
-
-    def count(load: float) -> int:
-        if use.request_count:
-            return turns * max(1, round(use.request_count / turns))
-        return turns * max(profile.requests_for(load), -(-fewest // turns))
-
-    share = use.task_share
-    if profile.trace:
-        return [Cell(profile, None, None, count(0.0), share)]
-    closed = [Cell(profile, c, None, count(c), share) for c in use.concurrency or profile.concurrency or ()]
-    open_loop = [Cell(profile, None, r, count(r), share) for r in use.request_rate or profile.request_rate or ()]
-    return closed + open_loop
-
-
-def _check_use(profile: TrafficProfile, use: ProfileUse) -> None:
-    """UsageError for a use that does not fit the profile."""
-    if profile.trace and (use.concurrency or use.request_rate):
-        raise UsageError(
-            f"profiles: {profile.name} is driven by its trace; change trace.speedup_ratio in a copy of the file."
-        )
-    if (use.concurrency and profile.request_rate) or (use.request_rate and profile.concurrency):
-        kind = "request_rate" if profile.request_rate else "concurrency"
-        raise UsageError(f"profiles: {profile.name} is driven by {kind}; give {kind} for it.")
-    turns = profile.turns
-    if turns and turns.history == "live" and turns.count.longest != turns.count.shortest:
-        raise UsageError(
-            f"profiles: {profile.name} has live conversations of {turns.count} turns; both arms must be asked equally "
-            "often, so give turns.count as one number."
-        )
 
 
 def _row(line: int, cell: str, profile: str, kind: str, spec: RequestSpec) -> dict[str, Any]:
