@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from oracles.evidence import detectable
+from tests.engines.cheats.combined import AND
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ class Row:
 
     @property
     def named(self) -> bool:
-        """Was the check that must notice among those that did?"""
-        return any(_is(self.expected, check) for check in self.fired)
+        """Was every check that must notice among those that did?"""
+        return all(any(_is(expected, check) for check in self.fired) for expected in self.expected.split(AND))
 
 
 def _is(expected: str, check: str) -> bool:
@@ -83,10 +84,13 @@ def page(rows: Sequence[Row], *, fast: bool) -> str:
         ]
     lines += ["| engine | what it does | must be named by | was named by | verdict | tokens | s |", "|" + " --- |" * 7]
     for row in rows:
-        first = sorted(row.fired, key=lambda check: not _is(row.expected, check))
-        others = f" and {len(first) - 1} more" if len(first) > 1 else ""
+        expected = row.expected.split(AND)
+        named = [check for check in row.fired if any(_is(one, check) for one in expected)]
+        first = sorted(row.fired, key=lambda check: check not in named)[: max(1, len(named))]
+        others = f" and {len(row.fired) - len(first)} more" if len(row.fired) > len(first) else ""
+        was = ", ".join(first) + others if first else "nothing"
         lines.append(
-            f"| {row.entry.engine} ({row.entry.dialect}) | {row.does} | {row.expected or 'nothing'} | "
-            f"{first[0] + others if first else 'nothing'} | {row.verdict} | {row.tokens:,} | {row.seconds:.0f} |"
+            f"| {row.entry.engine} ({row.entry.dialect}) | {row.does} | {row.expected or 'nothing'} | {was} | "
+            f"{row.verdict} | {row.tokens:,} | {row.seconds:.0f} |"
         )
     return "\n".join(lines) + "\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from inspect import isclass
 
 from tests.engines import bugs, honest
-from tests.engines.cheats import answers, memory, service, timing, weights
+from tests.engines.cheats import answers, combined, memory, service, timing, weights
 from tests.engines.stream import Engine
 
 # Rows of docs/threat-model.md that no HTTP endpoint can be caught at, and why there is no engine for them.
@@ -17,7 +17,7 @@ UNCOMMITTABLE = {
 
 def cheats() -> dict[str, type[Engine]]:
     """Every dishonest engine by name."""
-    found = [c for m in (answers, timing, service, memory, weights) for c in vars(m).values() if isclass(c)]
+    found = [c for m in (answers, timing, service, memory, weights, combined) for c in vars(m).values() if isclass(c)]
     return {c.name: c for c in found if issubclass(c, Engine) and c is not Engine}
 
 
