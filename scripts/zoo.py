@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--fast", action="store_true", help="honesty oracles only, virtual clock")
     parser.add_argument("--sample", type=int, help="so many dishonest engines, another choice every day")
     parser.add_argument("--honest-runs", type=int, default=1, help="runs of the honest engine in each dialect (--fast)")
+    parser.add_argument("--only-driven", action="store_true", help="no traffic: judge whose visits are in --out")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "zoo")
     parser.add_argument("--page", type=Path, help="where the table goes; default: docs/zoo.md after a whole matrix")
     args = parser.parse_args()
@@ -45,7 +46,7 @@ def main() -> None:
     else:
         from tests.engines.gates import judge_all  # noqa: PLC0415 - torch and the models, which --fast does without
 
-        rows = list(shown(judge_all(chosen, args.out.resolve())))
+        rows = list(shown(judge_all(chosen, args.out.resolve(), only_driven=args.only_driven)))
     whole = not args.engines and args.sample is None
     target = args.page or (ROOT / "docs" / "zoo.md" if whole and not args.fast else None)
     if target:
@@ -59,6 +60,7 @@ def choose(names: list[str], sample: int | None, honest_runs: int) -> list[Entry
     honest = [Entry("honest", d, run) for d in DIALECTS for run in range(honest_runs)]
     honest += [Entry(name, "vllm", 0) for name in honest_engines() if name != "honest"]
     others = [Entry(name, "vllm", 0) for name, engine in catalogue().items() if engine.check]
+    others.sort(key=lambda entry: catalogue()[entry.engine].check not in NEEDS_PIPELINE)
     if names:
         return [entry for entry in honest + others if entry.engine in names]
     if sample is not None:

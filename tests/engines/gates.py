@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +46,9 @@ PROFILES = Path(__file__).parent / "profiles"
 PAIRS = (1, 2)
 PORT = 18431
 QUANTISATIONS = {"claimed": "Q4_1", "cheaper": "Q4_0", "other-numerics": "Q8_0"}  # as engines route to them
-BASELINE_PACE = Pace(60, 0.0, 9, jitter=0.0, load_ms=0.0)
-CANDIDATE_PACE = Pace(40, 0.0, 6, jitter=0.0, load_ms=0.0)
-TURNS = 10  # engines in one AIPerf process
+BASELINE_PACE = Pace(24, 0.0, 3.75, jitter=0.0, load_ms=0.0)
+CANDIDATE_PACE = Pace(16, 0.0, 2.5, jitter=0.0, load_ms=0.0)
+TURNS = 24  # engines in one AIPerf process
 BASELINES = (Entry("baseline", "vllm"), Entry("baseline", "transformers-serve"), Entry("baseline-thinks", "vllm"))
 
 
@@ -75,18 +75,16 @@ class Zoo:
         return self.out / "visits" / entry.label / f"{pair:02d}"
 
 
-def judge_all(chosen: Sequence[Entry], out: Path) -> Iterator[Row]:
-    """Every chosen engine's row, made or found in `out`."""
+def judge_all(chosen: Sequence[Entry], out: Path, *, only_driven: bool = False) -> Iterator[Row]:
+    """Every chosen engine's row, made or found in `out`; `only_driven`: of those that were driven before."""
     zoo = _open(out)
-    needed = dict.fromkeys(_baseline(entry) for entry in chosen)
-    entries = [*needed, *chosen]
-    record_banks(zoo)
-    for pair in PAIRS:
-        pending = [e for e in entries if not (zoo.visit(e, pair) / "visit.json").exists()]
-        for start in range(0, len(pending), TURNS):
-            drive(zoo, pending[start : start + TURNS], pair)
+    if not only_driven:
+        needed = dict.fromkeys(_baseline(entry) for entry in chosen)
+        record_banks(zoo)
+        drive_all(zoo, [*needed, *chosen])
     for entry in chosen:
-        yield judge_one(zoo, entry)
+        if all(_driven(zoo, e, pair) for e in (entry, _baseline(entry)) for pair in PAIRS):
+            yield judge_one(zoo, entry)
 
 
 def _open(out: Path) -> Zoo:
@@ -137,7 +135,7 @@ def record_banks(zoo: Zoo) -> None:
         bodies = asked + (rewritten if role == "claimed" else [])
         file = _bank(zoo, role)
         known = read_bank(file)
-        if all(Recorded(known, zoo_tokenizer(zoo), CANDIDATE_PACE).holds(Request(body)) for body in bodies):
+        if all(key_of(Request(body)) in known for body in bodies):
             continue
         print(f"decoding the answers of {name}", file=sys.stderr, flush=True)
         record(_weights(zoo, name), bodies, file)
@@ -177,15 +175,31 @@ def zoo_tokenizer(zoo: Zoo) -> Tokenizer:
 # --- traffic ---------------------------------------------------------------------------------------------------------
 
 
+def drive_all(zoo: Zoo, entries: Sequence[Entry]) -> None:
+    """Every visit that is not there yet, both pairs of some engines before the next ones."""
+    pending = [e for e in entries if not all(_driven(zoo, e, pair) for pair in PAIRS)]
+    for start in range(0, len(pending), TURNS):
+        for pair in PAIRS:
+            group = [e for e in pending[start : start + TURNS] if not _driven(zoo, e, pair)]
+            if group:
+                drive(zoo, group, pair)
+
+
+def _driven(zoo: Zoo, entry: Entry, pair: int) -> bool:
+    return (zoo.visit(entry, pair) / "visit.json").exists()
+
+
 def drive(zoo: Zoo, entries: Sequence[Entry], pair: int) -> None:
     """One AIPerf process over all entries; each one's visit is cut out of it."""
-    warmup, cells = plan_pair(make_cells(zoo.plan), read_json(zoo.pair(pair) / "pair.json"))
-    rows = zoo.workload(pair)
-    turns = [_turn(zoo, entry, rows, cells) for entry in entries]
+    (part,) = plan_pair(make_cells(zoo.plan), read_json(zoo.pair(pair) / "pair.json"))
+    rows, warmup = zoo.workload(pair), part.warmup_lines
+    turns = [_turn(zoo, entry, rows, part.cells) for entry in entries]
     bodies = (zoo.pair(pair) / "requests.jsonl").read_bytes().splitlines()
     with tempfile.TemporaryDirectory(dir=zoo.out, prefix="parade-") as folder:
         write_parade(Path(folder), bodies, turns, warmup)
-        visit = Visit(zoo.plan, "candidate", pair, 0, parade_cells(turns), warmup, Path(folder) / "visit")
+        visit = Visit(
+            zoo.plan, "candidate", pair, 0, [replace(part, cells=parade_cells(turns))], Path(folder) / "visit"
+        )
         print(f"pair {pair}: AIPerf drives {', '.join(t.name for t in turns)}", file=sys.stderr, flush=True)
         with serving(Parade(turns, warmup, MODEL), PORT):
             run_visit(visit, lambda _: None)
@@ -251,7 +265,8 @@ def _assemble(zoo: Zoo, entry: Entry, pair: int, cells: set[str], root: Path) ->
     rows = [row for row in zoo.workload(pair) if row["kind"] == "warmup" or row["cell"] in cells]
     bodies = (zoo.pair(pair) / "requests.jsonl").read_bytes().splitlines()
     write_bytes(folder / "requests.jsonl", b"".join(bodies[row["line"]] + b"\n" for row in rows))
-    table = pa.Table.from_pylist([{**row, "line": line} for line, row in enumerate(rows)],
+    numbered = [{**row, "line": line, "session": f"session_{line:06d}"} for line, row in enumerate(rows)]
+    table = pa.Table.from_pylist(numbered,
                                  schema=pq.read_schema(zoo.pair(pair) / "workload.parquet"))  # fmt: skip
     pq.write_table(table, folder / "workload.parquet")
     about = read_json(zoo.pair(pair) / "pair.json")

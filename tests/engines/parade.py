@@ -18,8 +18,7 @@ from typing import Any
 import orjson
 
 from harness.run_store import read_json, write_bytes, write_json
-from harness.traffic import phase_name
-from harness.workload import Cell
+from harness.workload import Cell, phase_name
 from tests.engines.dialects import Dialect
 from tests.engines.server import Seat, Server
 from tests.engines.stream import Engine, Request
@@ -53,9 +52,9 @@ class Parade(Server):
         return Seat(turn.engine, turn.dialect, turn.upstreams, replace(request, index=max(index, 0)))
 
 
-def parade_cells(turns: Sequence[Turn]) -> list[Cell]:
+def parade_cells(turns: Sequence[Turn]) -> tuple[Cell, ...]:
     """Every turn's cells under names of their own, in the order they are driven."""
-    return [_renamed(cell, number) for number, turn in enumerate(turns) for cell in turn.cells]
+    return tuple(_renamed(cell, number) for number, turn in enumerate(turns) for cell in turn.cells)
 
 
 def _renamed(cell: Cell, number: int) -> Cell:

@@ -43,10 +43,6 @@ class Recorded:
     def __post_init__(self) -> None:
         object.__setattr__(self, "otherwise", Toy(self.tokenizer, self.pace, thinks=self.thinks))
 
-    def holds(self, request: Request) -> bool:
-        """Was this asked?"""
-        return key_of(request) in self.answers
-
     async def events(self, request: Request) -> Stream:
         """The recorded answer, cut at this request's stop strings and max_tokens."""
         answer = self.answers.get(key_of(request))
