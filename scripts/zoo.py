@@ -37,6 +37,7 @@ def main() -> None:
     parser.add_argument("--sample", type=int, help="so many dishonest engines, another choice every day")
     parser.add_argument("--honest-runs", type=int, default=1, help="runs of the honest engine in each dialect (--fast)")
     parser.add_argument("--only-driven", action="store_true", help="no traffic: judge whose visits are in --out")
+    parser.add_argument("--score-needed", action="store_true", help="the reference only where a named check needs it")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "zoo")
     parser.add_argument("--page", type=Path, help="where the table goes; default: docs/zoo.md after a whole matrix")
     args = parser.parse_args()
@@ -46,7 +47,9 @@ def main() -> None:
     else:
         from tests.engines.gates import judge_all  # noqa: PLC0415 - torch and the models, which --fast does without
 
-        rows = list(shown(judge_all(chosen, args.out.resolve(), only_driven=args.only_driven)))
+        rows = list(
+            shown(judge_all(chosen, args.out.resolve(), only_driven=args.only_driven, score_all=not args.score_needed))
+        )
     whole = not args.engines and args.sample is None
     target = args.page or (ROOT / "docs" / "zoo.md" if whole and not args.fast else None)
     if target:

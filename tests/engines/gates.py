@@ -49,6 +49,7 @@ QUANTISATIONS = {"claimed": "Q4_1", "cheaper": "Q4_0", "other-numerics": "Q8_0"}
 BASELINE_PACE = Pace(24, 0.0, 3.75, jitter=0.0, load_ms=0.0)
 CANDIDATE_PACE = Pace(16, 0.0, 2.5, jitter=0.0, load_ms=0.0)
 TURNS = 24  # engines in one AIPerf process
+NEED_REFERENCE = {"token_margin", "prompt-tokens"}  # weights; prompts counted by the reference's own template
 BASELINES = (Entry("baseline", "vllm"), Entry("baseline", "transformers-serve"), Entry("baseline-thinks", "vllm"))
 
 
@@ -75,8 +76,14 @@ class Zoo:
         return self.out / "visits" / entry.label / f"{pair:02d}"
 
 
-def judge_all(chosen: Sequence[Entry], out: Path, *, only_driven: bool = False) -> Iterator[Row]:
-    """Every chosen engine's row, made or found in `out`; `only_driven`: of those that were driven before."""
+def judge_all(
+    chosen: Sequence[Entry], out: Path, *, only_driven: bool = False, score_all: bool = True
+) -> Iterator[Row]:
+    """Every chosen engine's row, made or found in `out`.
+
+    only_driven: no traffic, and only engines that were driven before. score_all: the reference scores every engine,
+    not just honest ones and those that a check must name which needs it.
+    """
     zoo = _open(out)
     if not only_driven:
         needed = dict.fromkeys(_baseline(entry) for entry in chosen)
@@ -84,7 +91,7 @@ def judge_all(chosen: Sequence[Entry], out: Path, *, only_driven: bool = False) 
         drive_all(zoo, [*needed, *chosen])
     for entry in chosen:
         if all(_driven(zoo, e, pair) for e in (entry, _baseline(entry)) for pair in PAIRS):
-            yield judge_one(zoo, entry)
+            yield judge_one(zoo, entry, scored=score_all or _needs_reference(entry))
 
 
 def _open(out: Path) -> Zoo:
@@ -98,11 +105,12 @@ def _open(out: Path) -> Zoo:
     return Zoo(out, models, store, plan)
 
 
-def _plan(reference: Path, *, fixed: bool = True) -> Plan:
+def _plan(reference: Path, *, fixed: bool = True, scored: bool = True) -> Plan:
     profiles = ["zoo", "zoo-stops"] + (["zoo-fixed"] if fixed else [])
     data = {
         "model": MODEL,
-        "reference": {"path": str(reference)},
+        "reference": {"path": str(reference)} if scored else None,
+        "tokenizer": str(reference),
         "endpoints": {arm: {"url": f"http://127.0.0.1:{PORT}"} for arm in ("baseline", "candidate")},
         "profiles": [{"name": str(PROFILES / f"{name}.yaml")} for name in profiles],
         "policy": "no-regression",
@@ -114,6 +122,11 @@ def _plan(reference: Path, *, fixed: bool = True) -> Plan:
         "seed": 11,
     }
     return make_plan(data, source="zoo", folder=PROFILES)
+
+
+def _needs_reference(entry: Entry) -> bool:
+    check = catalogue()[entry.engine].check
+    return not check or check in NEED_REFERENCE
 
 
 def _baseline(entry: Entry) -> Entry:
@@ -228,13 +241,13 @@ def _turn(zoo: Zoo, entry: Entry, rows: Sequence[dict[str, Any]], cells: Sequenc
 # --- verdicts --------------------------------------------------------------------------------------------------------
 
 
-def judge_one(zoo: Zoo, entry: Entry) -> Row:
+def judge_one(zoo: Zoo, entry: Entry, *, scored: bool = True) -> Row:
     """The engine's verdict, by the pipeline's own stages from the raw exports on."""
     root = zoo.out / "gates" / entry.label
     began = time.monotonic()
     if not (root / "verdict.json").exists():
         shutil.rmtree(root, ignore_errors=True)
-        plan = _plan(zoo.models.reference, fixed=entry.dialect != "transformers-serve")
+        plan = _plan(zoo.models.reference, fixed=entry.dialect != "transformers-serve", scored=scored)
         store = RunStore.create(root)
         pipeline.prepare(plan, store)
         cells = make_cells(plan)
@@ -255,7 +268,8 @@ def judge_one(zoo: Zoo, entry: Entry) -> Row:
             .drop_null().to_pylist())
         for p in PAIRS
     )  # fmt: skip
-    return Row(entry, engine.does, engine.check, fired, verdict.status.value, tokens, seconds)
+    graded = (root / "oracles" / "candidate" / "tokens.parquet").exists()
+    return Row(entry, engine.does, engine.check, fired, verdict.status.value, tokens, seconds, scored=graded)
 
 
 def _assemble(zoo: Zoo, entry: Entry, pair: int, cells: set[str], root: Path) -> None:

@@ -34,6 +34,7 @@ class Row:
     verdict: str
     tokens: int
     seconds: float
+    scored: bool = True  # by the reference
 
     @property
     def honest(self) -> bool:
@@ -76,6 +77,9 @@ def page(rows: Sequence[Row], *, fast: bool) -> str:
     honest = [row for row in rows if row.honest]
     failed = sum(row.verdict == "FAIL" for row in honest)
     bound = detectable(len(honest), 1) if not failed else None
+    unscored = sum(not row.scored for row in rows)
+    if unscored:
+        how += f" ({unscored} of them without the reference, which the check that must name them does not need)"
     lines = ["# The zoo: which engines the gate tells apart", "", f"Made by {how}.", "", f"`{summary(rows)}`", ""]
     if bound is not None:
         lines += [
