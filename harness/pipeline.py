@@ -6,6 +6,7 @@ where it stopped, and everything after `traffic` can be done again without an en
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -36,7 +37,7 @@ from harness.preflight import preflight
 from harness.progress import Progress
 from harness.raw_export import write_requests
 from harness.run_store import RunStore, read_json, write_bytes, write_json
-from harness.score import counting, score_arms
+from harness.score import SCORES, counting, score_arms
 from harness.task_power import task_forecast
 from harness.task_stream import check_tasks, per_pair, planned_items, task_source, write_tasks
 from harness.traffic import Visit, check_aiperf, run_visit
@@ -260,6 +261,7 @@ def report(store: RunStore, progress: Progress) -> None:
     write_report([store.root], store.root / "report.html")
     write_bytes(store.root / "summary.md", summary(store.root).encode())
     write_bytes(store.root / "junit.xml", junit_xml(store.root))
+    shutil.rmtree(store.root / SCORES, ignore_errors=True)
     write_note(store.root / NOTE, Verdict.model_validate(read_json(store.root / "verdict.json")))
     store.write_manifest()
 

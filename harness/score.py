@@ -29,9 +29,12 @@ from oracles.protocol import check_arm
 from oracles.ray_reference import open_ray
 from oracles.reference import OracleError, Reference, open_reference
 from oracles.result import OracleResult
+from oracles.store import ScoreStore
 from oracles.tokens import score_arm
 
 ROLES: tuple[Role, Role] = ("baseline", "candidate")
+# What was scored by a killed run or an earlier look is not scored again; no evidence, removed with the report.
+SCORES = "scores.partial"
 
 
 def score_arms(plan: Plan, pairs: int, root: Path, progress: Progress) -> list[Path]:
@@ -47,7 +50,7 @@ def score_arms(plan: Plan, pairs: int, root: Path, progress: Progress) -> list[P
         for role in ROLES if reference is None else ():
             write_json(out / role / "tokens.json", _without_reference(role))
         if reference is not None:
-            _score_tokens(plan, visits, reference, out, progress)
+            _score_tokens(plan, visits, reference, root, progress)
             _score_logits(root, reference, out, progress)
         _check_conduct(plan, visits, reference, root, progress)
         grade_tasks(plan, pairs, root, progress)
@@ -71,8 +74,9 @@ def open_reference_of(asked: AskedReference, plan: TrafficPlan, progress: Progre
 
 
 def _score_tokens(
-    plan: Plan, visits: dict[Role, list[Visit]], reference: Reference, out: Path, progress: Progress
+    plan: Plan, visits: dict[Role, list[Visit]], reference: Reference, root: Path, progress: Progress
 ) -> None:
+    out, kept = root / "oracles", ScoreStore(root / SCORES)
     floor = (
         take_floor(plan.floor, reference, out / "floor")
         if plan.floor
@@ -94,6 +98,7 @@ def _score_tokens(
             out / role,
             engine_ids=shared,
             tie_width=floor.tie_width,
+            store=kept,
             progress=counting(f"scoring the {role}", "tokens", progress),
         )
 

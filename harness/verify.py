@@ -7,6 +7,7 @@ names for arms and `accuracy.json`, the table, for a verdict.
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -18,7 +19,7 @@ from harness.errors import InvalidRun, UsageError
 from harness.logits import score_collected
 from harness.progress import Progress
 from harness.run_store import RunStore, write_json
-from harness.score import counting, open_reference_of, with_pair
+from harness.score import SCORES, counting, open_reference_of, with_pair
 from harness.traffic import check_aiperf
 from harness.traffic_plan import read_yaml
 from harness.verify_plan import VerifyPlan, make_verify
@@ -29,6 +30,7 @@ from oracles.floor_file import take_floor
 from oracles.protocol import check_arm
 from oracles.reference import OracleError, Reference
 from oracles.result import OracleResult
+from oracles.store import ScoreStore
 from oracles.tokens import score_arm
 
 TABLE = "accuracy.json"
@@ -59,6 +61,7 @@ def verify(plan: VerifyPlan, store: RunStore, progress: Progress) -> AccuracyTab
             raise InvalidRun(str(error)) from None
     table = accuracy_table(store.root, plan.arms)
     write_json(store.root / TABLE, table)
+    shutil.rmtree(store.root / SCORES, ignore_errors=True)
     store.write_manifest()
     return table
 
@@ -77,14 +80,15 @@ def _score(plan: VerifyPlan, root: Path, progress: Progress) -> list[Path]:
     visits = {arm: Visit(1, pair / arm / "requests.parquet", pair / "workload.parquet") for arm in plan.arms}
     first = visits[plan.arms[0]]
     reference = open_reference_of(plan.reference, plan, progress)
-    floor = _floor(plan, first, reference, out, progress)
+    floor, kept = _floor(plan, first, reference, out, progress), ScoreStore(root / SCORES)
     # Ids for a request only where every endpoint gave them: all are scored in one way.
     shared = frozenset.intersection(*(keys_with_ids([visit]) for visit in visits.values()))
     for arm, visit in visits.items():
         say = counting(f"scoring {arm}", "tokens", progress)
         score_arm(
-            [visit], reference, "candidate", out / arm, engine_ids=shared, tie_width=floor.tie_width, progress=say
-        )
+            [visit], reference, "candidate", out / arm, engine_ids=shared, tie_width=floor.tie_width, store=kept,
+            progress=say,
+        )  # fmt: skip
         write_json(out / arm / "protocol.json", _conduct(visit, first, reference, out / arm))
     collected = {arm: folder for arm in plan.arms if (folder := root / "logits" / arm).is_dir()}
     if collected:

@@ -23,8 +23,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from oracles.reference import LocalReference, OracleError
-from oracles.scoring import ScoreRequest, TokenScores, score
+from oracles.reference import OracleError, Reference
+from oracles.scoring import ScoreRequest, TokenScores
 
 SHARD_TOKENS = 65536
 SCHEMA = pa.schema(
@@ -126,14 +126,14 @@ class ScoreStore:
 
 
 def score_stored(
-    reference: LocalReference,
+    reference: Reference,
     requests: Sequence[ScoreRequest],
     store: ScoreStore,
     *,
     top_k: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[TokenScores]:
-    """Like `score`, but what the store holds is read, and the rest is stored in shards as it is scored."""
+    """Like `reference.score`, but what the store holds is read, and the rest is stored in shards as it is scored."""
     keys = [request_key(reference, request, top_k) for request in requests]
     total = sum(map(len, requests))
     missing = list({key: i for i, key in enumerate(keys) if key not in store}.values())
@@ -146,7 +146,7 @@ def score_stored(
             if progress:
                 progress(before + now, total)
 
-        scores = score(reference, part, top_k=top_k, progress=advanced)
+        scores = reference.score(part, top_k=top_k, progress=advanced)
         store.add({keys[i]: value for i, value in zip(group, scores, strict=True)})
         done += sum(map(len, part))
     found = store.get(keys)
@@ -155,9 +155,10 @@ def score_stored(
     return [found[key] for key in keys]
 
 
-def request_key(reference: LocalReference, request: ScoreRequest, top_k: int) -> str:
+def request_key(reference: Reference, request: ScoreRequest, top_k: int) -> str:
     """SHA-256 of everything a score depends on but the noise of batches."""
-    digest = hashlib.sha256(f"1|{reference.revision}|{reference.dtype}|{top_k}|{request.no_end}".encode())
+    dtype = getattr(reference, "dtype", "")  # a server's own is not known; its name is part of the revision
+    digest = hashlib.sha256(f"1|{reference.revision}|{dtype}|{top_k}|{request.no_end}".encode())
     for part in (request.prompt, request.output, request.targets or ()):
         digest.update(f"|{len(part)}|".encode() + np.asarray(part, dtype="<i8").tobytes())
     return digest.hexdigest()

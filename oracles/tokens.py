@@ -22,6 +22,7 @@ from oracles.answers import Answers, Key, Visit, read_answers
 from oracles.reference import OracleError, Reference
 from oracles.result import Metric, OracleResult
 from oracles.scoring import ScoreRequest
+from oracles.store import ScoreStore, score_stored
 from oracles.token_table import token_row, write_table
 
 VERSION = 1
@@ -39,6 +40,7 @@ def score_arm(
     *,
     engine_ids: Collection[Key] | None = None,
     tie_width: float | None = None,
+    store: ScoreStore | None = None,
     progress: Progress | None = None,
 ) -> OracleResult:
     """Score one arm's timed answers and write `tokens.parquet` and `tokens.json` into `out_dir`.
@@ -50,6 +52,7 @@ def score_arm(
         out_dir: `oracles/<arm>`.
         engine_ids: see `read_answers`; give both arms the same.
         tie_width: largest margin in nats at which another token than the reference's is excusable; from the floor.
+        store: where scores are kept as they come and looked for first.
         progress: called with (tokens done, tokens in all).
 
     Returns:
@@ -63,7 +66,10 @@ def score_arm(
     inputs["reference"] = reference.revision
     requests = [ScoreRequest(a.prompt, a.ids, no_end=a.no_end) for a in answers.scored]
     try:
-        scores = reference.score(requests, top_k=1, progress=progress)
+        if store is None:
+            scores = reference.score(requests, top_k=1, progress=progress)
+        else:
+            scores = score_stored(reference, requests, store, top_k=1, progress=progress)
         rows = [token_row(a, s, tie_width) for a, s in zip(answers.scored, scores, strict=True)]
         write_table(rows, out_dir / "tokens.parquet")
     except (ValueError, MemoryError) as error:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from harness.judge import _klds, measured_metrics
 from harness.logits import ask_endpoint, documents_wanted
 from harness.measurement import Role
 from harness.plan import Plan, make_plan
+from harness.run_store import RunStore
 from harness.score import score_arms
 from harness.workload import SCHEMA
 from tests.test_tokens_oracle import PROMPTS, asked, greedy
@@ -174,3 +176,15 @@ def test_a_floor_measured_before_is_taken_or_refused(tmp_path: Path, monkeypatch
         score_arms(plan(local, floor=str(tmp_path / "floor")), 1, root, lambda *_: None)
     with pytest.raises(InvalidRun, match=r"has no tokens\.json"):
         score_arms(plan(local, floor=str(tmp_path)), 1, root, lambda *_: None)
+
+
+def test_what_an_earlier_look_scored_is_not_scored_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = small_run(tmp_path / "run")
+    local = plan({"path": str(tiny_folder()), "dtype": "float32", "device": "cpu"}, floor_tokens=0)
+    monkeypatch.setattr("harness.score.measure_floor", lambda *_, **__: SimpleNamespace(tie_width=0.1))
+    score_arms(local, 1, root, lambda *_: None)
+    first = scored(root)
+    assert not any("partial" in str(path.relative_to(root)) for path in RunStore(root).files())
+    monkeypatch.setattr("oracles.reference.score", lambda *_, **__: pytest.fail("an answer was scored twice"))
+    score_arms(local, 1, root, lambda *_: None)
+    assert scored(root) == first

@@ -34,7 +34,7 @@ def forbid(monkeypatch: pytest.MonkeyPatch) -> None:
     def scored_again(*_: object, **__: object) -> list[TokenScores]:
         raise AssertionError("scored again")
 
-    monkeypatch.setattr(store_module, "score", scored_again)
+    monkeypatch.setattr("oracles.reference.score", scored_again)
 
 
 @pytest.mark.parametrize("top_k", [0, 4])
@@ -55,7 +55,7 @@ def test_only_what_is_missing_is_scored_and_repeats_once(tmp_path: Path, monkeyp
         asked.append(len(part))
         return score(tiny_reference(), part)
 
-    monkeypatch.setattr(store_module, "score", counted)
+    monkeypatch.setattr("oracles.reference.score", counted)
     twice = [*requests, *requests]
     same(score(tiny_reference(), twice), score_stored(tiny_reference(), twice, store))
     assert asked == [2]
@@ -81,12 +81,12 @@ def test_a_killed_run_goes_on_at_the_last_shard(tmp_path: Path, monkeypatch: pyt
             raise KeyboardInterrupt
         return score(tiny_reference(), part)
 
-    monkeypatch.setattr(store_module, "score", killed)
+    monkeypatch.setattr("oracles.reference.score", killed)
     with pytest.raises(KeyboardInterrupt):
         score_stored(tiny_reference(), requests, ScoreStore(tmp_path))
     kept = ScoreStore(tmp_path)
     assert sum(request_key(tiny_reference(), r, 0) in kept for r in requests) == sum(calls[:2])
-    monkeypatch.setattr(store_module, "score", score)
+    monkeypatch.setattr("oracles.reference.score", score)
     same(score(tiny_reference(), requests), score_stored(tiny_reference(), requests, kept))
 
 
