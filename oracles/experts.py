@@ -29,10 +29,11 @@ def use_sorted_experts(model: Any) -> bool:
 
 def fits(experts: Any) -> bool:
     """Is this an experts module of the plain kind: gate and up side by side, no bias, no norm, all on one machine?"""
-    plain = {"has_gate": True, "has_bias": False, "is_transposed": False, "is_concatenated": True}
-    usual = all(getattr(experts, name, None) is value for name, value in plain.items())
-    odd = ("has_post_expert_norm", "_is_expert_parallel")
-    return usual and hasattr(experts, "gate_up_proj") and not any(getattr(experts, name, False) for name in odd)
+    up, down = getattr(experts, "gate_up_proj", None), getattr(experts, "down_proj", None)
+    if up is None or down is None or up.ndim != 3 or up.shape[1:] != (2 * down.shape[2], down.shape[1]):
+        return False
+    odd = ("has_bias", "is_transposed", "has_post_expert_norm", "_is_expert_parallel")
+    return getattr(experts, "is_concatenated", True) and not any(getattr(experts, name, False) for name in odd)
 
 
 def sorted_experts(experts: Any, hidden: Any, chosen: Any, weights: Any) -> Any:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from oracles.chat_tokenizer import ChatTokenizer, OracleError, end_ids
+from oracles.experts import use_sorted_experts
 from oracles.scoring import ScoreRequest, TokenScores, score
 
 __all__ = ["ChatTokenizer", "LocalReference", "OracleError", "Reference", "open_reference"]
@@ -142,6 +143,8 @@ def open_reference(
     ends = end_ids(model.generation_config.eos_token_id, tokenizer)
     reference = LocalReference(folder, tokenizer, ends, model.eval().requires_grad_(False), identity)
     _check_vocabulary(reference)
+    if model.device.type == "cuda":
+        use_sorted_experts(model)
     return reference
 
 
