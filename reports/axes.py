@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 Scale = Literal["linear", "log"]
 Dash = str | tuple[float, tuple[float, ...]]
 SMALL = (350, 226)  # CSS pixels; one column of the page, and the whole width of a phone
+_LABEL = 21  # CSS pixels from the axis down to its label
 _PER_INCH = 72  # matplotlib's SVG unit
 
 
@@ -51,6 +52,9 @@ def panel(
     axes.spines["bottom"].set(color=p.line, linewidth=1)
     axes.tick_params(which="both", length=0, colors=p.quiet, labelsize=10.5, pad=5)
     axes.set_axisbelow(True)
+    # A fixed place for axis labels: finding it from the boxes of all tick labels costs a seventh of a chart's time.
+    axes.xaxis.set_label_coords(0.5, -_LABEL / (height - top - bottom))
+    axes.yaxis.set_label_coords(0, 0.5)
     if grid:
         axes.grid(axis="both" if grid == "both" else "y" if grid == "y" else "x", color=p.grid, linewidth=1)
     return axes
@@ -58,7 +62,7 @@ def panel(
 
 def name_axes(axes: Axes, p: Palette, x: str, y: str = "") -> None:
     """Axis labels: x below, y flat above the axis where it can be read."""
-    axes.set_xlabel(x, color=p.quiet, fontsize=10.5, labelpad=4)
+    axes.set_xlabel(x, color=p.quiet, fontsize=10.5)
     if y:
         axes.text(0, 1.02, y, transform=axes.transAxes, color=p.quiet, fontsize=10.5, ha="left", va="bottom")
 

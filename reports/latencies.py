@@ -117,7 +117,7 @@ def _draw(p: Palette, found: dict[str, Asked]) -> Drawing:
         for q in (0.25, 0.5, 0.75, 0.95):
             at = _quantile(one.pooled, q)
             drawing.tip(upper, at, q, f"{arm} p{100 * q:g}: {wording.number(at)} ms")
-    upper.set_xlabel("ms (log)", color=p.quiet, fontsize=10.5, labelpad=2)
+    upper.set_xlabel("ms (log)", color=p.quiet, fontsize=10.5)
     if judged:
         _ratio_axes(drawing, p, quantile_ratios(found["baseline"], found["candidate"]))
     return drawing

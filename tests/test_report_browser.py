@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from reports.html import write_report
@@ -22,6 +24,7 @@ pytestmark = [
 ]
 
 GOLDEN = sorted(path.parent for path in (Path(__file__).parent / "golden_runs").glob("*/plan.yaml"))
+ARMS, FLIPPED = ("baseline", "candidate"), ("extracted", "answer", "fate")
 FIRST_SCREEN = (".verdict", ".halves", ".heat")
 HOSTILE = (
     "</pre></main><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
@@ -60,6 +63,12 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     engine = {"urls": [HOSTILE], "replicas": [{"server": HOSTILE, "models": [{"id": HOSTILE}]}]}
     (run / "engines" / "candidate.json").write_text(json.dumps(engine))
     (run / "environment.json").write_text(json.dumps({HOSTILE: HOSTILE, "cpu": {"model": HOSTILE, "count": 2}}))
+    (run / "calibration.json").write_text(json.dumps({"cells": {HOSTILE: {HOSTILE: {"requests": HOSTILE}}}}))
+    score = {"score": {"value": 50.0, "unit": HOSTILE, "n": 9}, f"score.{HOSTILE}": {"value": 50.0, "n": 9}}
+    (run / "oracles" / "candidate" / "tasks.json").write_text(json.dumps({"status": "scored", "metrics": score}))
+    texts = ("item", "task", "question", "target", *(f"{arm}_{name}" for arm in ARMS for name in FLIPPED))
+    flips = [dict.fromkeys(texts, HOSTILE) | {"direction": way, "pair": 1, "line": 0} for way in ("lost", HOSTILE)]
+    pq.write_table(pa.Table.from_pylist(flips), run / "oracles" / "candidate" / "flips.parquet")
     return write_report([run], folder / "report.html")
 
 

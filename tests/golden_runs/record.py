@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, decoders
 from tokenizers.models import WordLevel
 
 HERE = Path(__file__).parent
-TEXT = ("verdict.json", "plan.yaml", "environment.json", "engines/*.json", "pairs/*/pair.json")
+TEXT = ("verdict.json", "plan.yaml", "environment.json", "calibration.json", "engines/*.json", "pairs/*/pair.json")
 TEXT += ("pairs/*/*/measurements.json", "pairs/*/*/visit.json", "oracles/*/*.json")
 TABLES = {
     "pairs/*/workload.parquet": ("line", "messages"),
@@ -25,6 +25,10 @@ TABLES = {
     "oracles/*/tokens.parquet": (
         "pair", "line", "cell", "item", "stratum", "greedy", "tokens", "margin_sum", "margin_max", "top1",
         "flips_inexcusable", "loop_share", "margins", "ranks", "ids", "choices",
+    ),
+    "oracles/*/flips.parquet": (
+        "item", "task", "direction", "pair", "line", "question", "target", "baseline_extracted", "candidate_extracted",
+        "baseline_answer", "candidate_answer", "baseline_fate", "candidate_fate",
     ),
 }  # fmt: skip
 _PATH = re.compile(r"/(?:root|home|work|tmp|opt|usr|var)/(?:[\w.@+-]+/)*")
