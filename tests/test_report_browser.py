@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -205,6 +206,8 @@ def test_the_fault_finder_finds_faults(browser: Browser, tmp_path: Path) -> None
     with opened(browser, page) as seen:
         seen.page.wait_for_timeout(100)
         found = " ".join(faults(seen))
+        if find_spec("axe_playwright_python"):
+            assert {"axe image-alt", "axe button-name", "axe label"} <= {one.split(":")[0] for one in axe_faults(seen)}
     for expected in (
         "contrast 1.9", "jumps from h1 to h3", "no alt", "no accessible name", "no label", "no caption", "no scope",
         "no title", "leads nowhere", "used twice", "sideways", "asks for", "names no language", "no main",
