@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from oracles.chat_tokenizer import ChatTokenizer, OracleError, end_ids
 from oracles.experts import use_sorted_experts
 from oracles.scoring import ScoreRequest, TokenScores, score
+from oracles.token_statistics import compile_in_process
 
 __all__ = ["ChatTokenizer", "LocalReference", "OracleError", "Reference", "open_reference"]
 
@@ -153,6 +154,7 @@ def compile_layers(model: Any) -> None:
 
     Worth its minute on a GPU and a mixture of experts, where moving expert rows about costs more than multiplying them.
     """
+    compile_in_process()
     for layer in model.get_decoder().layers:
         layer.compile(dynamic=True)
 

@@ -88,10 +88,20 @@ def fused_statistics(logits: Any, targets: Any, top_k: int) -> tuple[Any, ...]:
     return _compiled()(logits, targets, top_k)  # type: ignore[no-any-return]
 
 
+def compile_in_process() -> None:
+    """Keep the compiler from starting worker processes: a handful of kernels, and waiting for the workers to end held
+    a finished gate up for minutes (seen on an H200 with torch 2.11).
+    """
+    from torch._inductor import config
+
+    config.compile_threads = 1
+
+
 @lru_cache(maxsize=1)
 def _compiled() -> Any:
     import torch
 
+    compile_in_process()
     return torch.compile(_one_pass)
 
 
