@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from harness.errors import InvalidRun, UsageError
 from harness.gate import decide
@@ -141,3 +144,21 @@ def test_the_table_shows_the_trend(history: Path) -> None:
 def test_a_long_note_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="500 characters"):
         add(tmp_path / "h.jsonl", note="x" * 501)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_no_byte_can_be_changed_in_silence(data: st.DataObject) -> None:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "history.jsonl"
+        for run in ("runs/1", "runs/2"):
+            add(path, run=run)
+        whole, before = path.read_bytes(), read(path)
+        where = data.draw(st.integers(0, len(whole) - 1))
+        byte = data.draw(st.integers(0, 255).filter(lambda value: value != whole[where]))
+        path.write_bytes(whole[:where] + bytes([byte]) + whole[where + 1 :])
+        try:
+            after = read(path)
+        except InvalidRun:
+            return
+        assert after == before, "what still reads must say the same (1e-05 is 1E-05)"
