@@ -22,7 +22,7 @@ from harness.verdict import Record, Verdict
 
 ATTEMPT = "attempt.json"
 HISTORY = "history.jsonl"
-PRIVATE = ("pairs", "oracles", "engines")  # what holds the text of held-out prompts
+PRIVATE = ("pairs", "oracles", "engines", "tasks")  # what holds the text of held-out prompts
 # Steps that a repeat takes over: what was asked and measured. It scores and calibrates for itself.
 POOLED = frozenset({"capacity", "preflight", "tasks", "workload", "visit", "measure"})
 
@@ -93,7 +93,8 @@ def start(plan: Plan, store: RunStore, secret: bytes | None) -> RunAttempt:
         pooled_pairs=earlier[-1].pairs if earlier else 0,
     )
     for name in PRIVATE if secret else ():
-        (store.root / name).mkdir(mode=0o700)
+        (store.root / name).mkdir(exist_ok=True)
+        (store.root / name).chmod(0o700)
     if earlier:
         _pool(path.parent / earlier[-1].run, store, earlier[-1].pairs)
     write_json(store.root / ATTEMPT, attempt)

@@ -264,7 +264,7 @@ def test_held_out_prompts_are_fresh_in_each_attempt_and_their_seed_is_written_no
         for file in (path for path in run.rglob("*") if path.is_file()):
             assert SECRET.encode() not in file.read_bytes()
             assert str(seed).encode() not in file.read_bytes()
-        for name in ("pairs", "oracles", "engines"):
+        for name in attempts.PRIVATE:
             assert (run / name).stat().st_mode & 0o077 == 0, "only the judge's own user reads prompts"
     assert SECRET not in (tmp_path / "runs" / "history.jsonl").read_text()
     assert not set(seen[0]) & set(seen[1])
