@@ -141,7 +141,9 @@ def _measure_cell(rows: pa.Table, cell: str, slo: Slo | None) -> CellMeasurement
         output_throughput_per_user=float(speeds.mean()) if len(speeds) else None,
         request_throughput=rate(served.sum()),
         goodput=rate((served & _good(slo, ttft, tpot, latency)).sum()) if slo else None,
-        signals=_signals(rows, served, duration) | _sending(rows, load),
+        signals=_signals(rows, served, duration)
+        | _sending(rows, load)
+        | {"tpot_drift": _drift(start, np.where(served, tpot, np.nan), load)},
     )
 
 
@@ -209,15 +211,25 @@ def _fed(start: Values, latency: Values, load: Load) -> float | None:
     return _finite(busy / (last - first) if last > first else np.nan)
 
 
+def _drift(start: Values, tpot: Values, load: Load) -> float | None:
+    """Median TPOT of the later half of the requests over that of the earlier, in send order.
+
+    A closed loop's last `concurrency` requests are left out: while they end, fewer and fewer are in flight, and they
+    run faster. None with under four requests in a half.
+    """
+    ordered = tpot[np.argsort(start, kind="stable")][: len(tpot) - (0 if load.open_loop else int(load.amount) - 1)]
+    kept = ordered[np.isfinite(ordered)]
+    half = len(kept) // 2
+    return _finite(_median(kept[half:]) / _median(kept[:half]) if half >= 4 else np.nan)
+
+
 def _signals(rows: pa.Table, served: Flags, duration: float) -> dict[str, float | None]:
     latency, lag = _numbers(rows, "request_latency_ms"), _numbers(rows, "credit_lag_ms")
     claimed, counted = _numbers(rows, "usage_completion_tokens")[served], _numbers(rows, "retokenised_tokens")[served]
     prompt, cached = _numbers(rows, "usage_prompt_tokens")[served], _numbers(rows, "cached_tokens")[served]
-    tpot = _numbers(rows, "tpot_ms")[served]
     events = np.array([len(events or ()) for events in rows["event_ms"].to_pylist()], dtype=float)[served]
     both = np.isfinite(claimed) & np.isfinite(counted)
     off = np.abs(claimed - counted)[both] > np.maximum(2, 0.05 * counted[both])
-    half = len(tpot) // 2
     return {
         "achieved_concurrency": _finite(latency[served].sum() / 1e3 / duration if duration else np.nan),
         "credit_lag_p99_ms": _finite(np.nanpercentile(lag, 99) if np.isfinite(lag).any() else np.nan),
@@ -228,7 +240,6 @@ def _signals(rows: pa.Table, served: Flags, duration: float) -> dict[str, float 
             np.nansum(cached) / np.nansum(prompt) if np.isfinite(cached).any() and np.nansum(prompt) else np.nan
         ),
         "tokens_per_event": _finite(counted.sum() / events.sum() if events.sum() else np.nan),
-        "tpot_drift": _finite(_median(tpot[half:]) / _median(tpot[:half]) if half >= 4 else np.nan),
     }
 
 

@@ -47,7 +47,9 @@ def judge_validity(
         if cell.profile.stop == "fixed":
             checks.append(_same_length(cell.name, baseline, candidate))
         checks.append(_same_cache(cell.name, baseline, candidate))
-        checks += [_counts_agree(cell.name, baseline), _steady(cell.name, baseline)]
+        checks.append(_counts_agree(cell.name, baseline))
+        if machines is not None:  # a few requests on a machine that is shared drift by chance
+            checks.append(_steady(cell.name, baseline))
         checks += sending_checks(cell, baseline, candidate)
     return tuple(checks)
 
