@@ -20,8 +20,9 @@ from math import log
 import numpy as np
 import numpy.typing as npt
 
-from harness.accuracy import Divergence, Documents, judge_divergence
+from harness.accuracy import judge_divergence
 from harness.criteria import CellScope, load_policy, resolve
+from harness.divergence import Divergence, Documents
 from harness.gate import GateInput, decide
 from harness.measurement import CellMeasurement, Distribution, Role, VisitMeasurement
 from harness.power import HEADROOM, chance_to_pass, looks_of, measured_noise, wants_more_pairs

@@ -6,7 +6,8 @@ import time
 
 import numpy as np
 
-from harness.accuracy import Divergence, Documents, judge_divergence
+from harness.accuracy import judge_divergence
+from harness.divergence import Divergence, Documents
 
 TOKENS, LIMIT_S = 1_000_000, 5.0
 

@@ -15,42 +15,13 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
+from harness.divergence import Divergence, Documents
 from harness.statistics import ALPHA, Array, document_sums, holm, mcnemar_mid_p, tango_lower
 from harness.verdict import Status
 
 MIN_DOCUMENTS = 30  # fewer give no bootstrap distribution worth a decision
 MIN_SHARED = 0.99  # of the documents, scored in both arms
 POOLED = "all text"
-
-
-@dataclass(frozen=True)
-class Documents:
-    """One arm's scored answers, one entry a request; all arrays have the same length.
-
-    `nats` is the sum over the answer's `tokens` of the margin (or the KL divergence) under the reference. `item` names
-    the prompt: answers to one prompt are resampled together. `greedy`: asked at temperature 0; None means all.
-    """
-
-    pair: npt.NDArray[np.int64]
-    line: npt.NDArray[np.int64]
-    item: npt.NDArray[np.str_]
-    stratum: npt.NDArray[np.str_]
-    tokens: Array
-    nats: Array
-    greedy: npt.NDArray[np.bool_] | None = None
-
-    def keys(self) -> npt.NDArray[np.int64]:
-        """One number for each (pair, line): equal in both arms for the same request."""
-        return np.asarray(self.pair.astype(np.int64) * 2**32 + self.line)
-
-
-@dataclass(frozen=True)
-class Divergence:
-    """The three arms of one divergence measure. `floor` is a sub-sample, or None when it was not measured."""
-
-    candidate: Documents
-    baseline: Documents
-    floor: Documents | None
 
 
 @dataclass(frozen=True)
@@ -106,6 +77,7 @@ def judge_divergence(
     problem = _unusable(arms)
     if problem:
         return _invalid(problem)
+    arms = arms.at_temperature_0()
     floor = floor_bound(arms.floor, seed=seed) if arms.floor is not None else 0.0
     strata, rows, group = _document_table(arms)
     sizes = np.array([len(rows), *np.bincount(group, minlength=len(strata))])[: len(strata) + (len(strata) > 1)]

@@ -8,7 +8,8 @@ from typing import Any
 
 from pydantic import Field
 
-from harness.accuracy import Divergence, Judged, judge_divergence
+from harness.accuracy import Judged, judge_divergence
+from harness.divergence import Divergence
 from harness.errors import ExitCode
 from harness.foreign import baseline_checks
 from harness.judge import read_documents

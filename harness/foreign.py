@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import isfinite
 
-from harness.accuracy import Divergence, Documents
+from harness.divergence import Divergence, Documents
 from harness.verdict import Check, Family, Status
 
 # Nats a token (docs/gate.md, "Is the baseline this model?"): over twice the hardest real quantisation measured on the

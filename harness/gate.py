@@ -13,11 +13,12 @@ from typing import Literal
 
 import numpy as np
 
-from harness.accuracy import Divergence, Judged, TaskScores, judge_divergence, judge_tasks
+from harness.accuracy import Judged, TaskScores, judge_divergence, judge_tasks
 from harness.completeness import ROLES, blocked_by, broken_baseline, cached_shares, check_complete, whole_pairs
 from harness.contracts import contract_checks, contract_notes
 from harness.criteria import CellScope
 from harness.criterion import Criterion
+from harness.divergence import Divergence
 from harness.foreign import baseline_checks
 from harness.hints import with_hint
 from harness.measurement import Role, VisitMeasurement

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from harness.accuracy import Divergence, Documents
 from harness.attempts import ATTEMPT
 from harness.client_bias import bias_checks, read_bias
 from harness.contracts import withheld
 from harness.criteria import CellScope, Criterion, load_policy, not_gateable, read_criteria, resolve
+from harness.divergence import Divergence, Documents
 from harness.environment import code_sha256
 from harness.gate import GateInput, decide
 from harness.gpu_telemetry import measures_memory

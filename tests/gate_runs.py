@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from harness.accuracy import Divergence, Documents, TaskScores
+from harness.accuracy import TaskScores
 from harness.criteria import CellScope, load_policy, parse_criterion, resolve
+from harness.divergence import Divergence, Documents
 from harness.gate import GateInput
 from harness.measurement import CellMeasurement, Distribution, Role, VisitMeasurement
 from harness.verdict import Cost

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from harness.accuracy import Divergence, Documents
 from harness.criteria import CellScope, load_policy, parse_criterion, resolve
+from harness.divergence import Divergence, Documents
 from harness.gate import GateInput, decide
 from harness.measurement import Role, Slo, VisitMeasurement, measure_visit
 from harness.raw_export import SCHEMA

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from harness.aa import judge_aa
-from harness.accuracy import Documents, judge_divergence, judge_tasks
+from harness.accuracy import judge_divergence, judge_tasks
 from harness.criteria import parse_criterion, resolve
+from harness.divergence import Documents
 from harness.gate import GateInput, decide
 from harness.power import wants_more_pairs
 from harness.verdict import Check, Family, Status, Verdict
@@ -358,6 +359,21 @@ def test_an_honest_engine_of_equal_numerics_is_not_failed(strata: tuple[str, ...
         for seed in range(150)
     ]  # fmt: skip
     assert outcomes.count(Status.FAIL) <= 8
+
+
+def test_sampled_answers_do_not_blur_the_margin() -> None:
+    """Seen on an H200: two sampled audits in three hundred greedy answers hid a tenfold loss behind their own dice."""
+    worse, base = documents(400, 2.0, seed=1), documents(400, 1.0, seed=2)
+    dice = np.where(np.arange(400) % 8 == 0, 300.0, 0.0)
+    greedy = dice == 0
+    arms = margins(
+        candidate=replace(worse, nats=worse.nats + dice, greedy=greedy),
+        baseline=replace(base, nats=base.nats + dice, greedy=greedy),
+    )
+    judged = judge_divergence(arms, 1.05)
+    assert judged.status is Status.FAIL and judged.observed > 1.6 and judged.n == 350
+    everywhere = replace(arms, candidate=replace(worse, greedy=~(dice < 1)), baseline=replace(base, greedy=dice > 1e6))
+    assert judge_divergence(everywhere, 1.05).n == 400, "where an arm has no greedy answer all are compared"
 
 
 def test_absolute_divergence_limits() -> None:

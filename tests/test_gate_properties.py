@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from harness.accuracy import Documents
+from harness.divergence import Documents
 from harness.foreign import FOREIGN_NATS
 from harness.gate import GateInput, decide
 from harness.measurement import CellMeasurement, Role
