@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tokenizers import Tokenizer
-
 from harness.errors import InvalidRun, UsageError
+from harness.pipeline import read_tokenizer
 from harness.progress import Progress
 from harness.score import counting
-from oracles.floor import Floor, floor_of
+from oracles.floor import EVERY, Floor, floor_of
 from oracles.floor_file import ANSWER_TOKENS, Prompt, own_answers
 from oracles.reference import OracleError, open_reference
 from traffic_profiles.profile import ProfileError, load_profile
@@ -24,15 +23,18 @@ def run_floor(
     Raises UsageError for an unknown profile, InvalidRun when the reference cannot be used.
     """
     try:
+        progress("loading the reference")
         opened = open_reference(reference, device=device, dtype=dtype)
-        tokenizer = Tokenizer.from_file(str(reference / "tokenizer.json"))
+        tokenizer = read_tokenizer(reference / "tokenizer.json")
         shape = load_profile(profile, tier="smoke")
         count = -(-tokens // ANSWER_TOKENS)
         specs = make_requests(shape, count=count, seed=seed, count_tokens=lambda text: len(tokenizer.encode(text).ids))
         prompts = [Prompt(spec.item, spec.stratum, spec.messages) for spec in specs]
+        progress(f"the reference answers {len(prompts)} prompts")
         answers = own_answers(opened, prompts, progress=counting("the reference answers", "prompts", progress))
         progress("computing the reference in other ways")
-        return floor_of(answers, opened, out, progress=counting("measuring the noise floor", "tokens", progress))
+        say = counting("measuring the noise floor", "tokens", progress)
+        return floor_of(answers, opened, out, numerics=EVERY, progress=say)
     except ProfileError as error:
         raise UsageError(f"--profile: {error}") from None
     except OracleError as error:

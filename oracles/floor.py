@@ -2,7 +2,8 @@
 
 An honest engine with the reference's own weights still disagrees with it now and then: sums are taken in another order,
 at another precision. How far such a disagreement goes is measured here, not guessed. The reference is run again under
-other numerics (exact fp32 arithmetic or BF16, whichever it does not use; eager attention; one sequence at a time), the
+other numerics (exact fp32 arithmetic or BF16, whichever it does not use; eager attention; one sequence at a time;
+with `cache` also the prompt through a key-value cache), the
 token that run would have chosen is taken at every position of a sub-sample of the timed answers, and its margin under
 the reference is the floor's margin. The tie width is the 99.9th percentile of how far the gap between the two best
 logits moved (Yuan et al., arXiv 2506.09501, measure how much such changes matter).
@@ -34,8 +35,9 @@ VERSION = 1
 MAX_TOKENS = 2048
 QUANTILE = 0.999
 CANDIDATES = 20  # of the reference; other numerics choose among them, and their divergence is taken over them
-Numerics = Literal["precision", "attention", "batch"]
+Numerics = Literal["precision", "attention", "batch", "cache"]
 ALL: tuple[Numerics, ...] = ("precision", "attention", "batch")
+EVERY: tuple[Numerics, ...] = (*ALL, "cache")
 Progress = Callable[[int, int], None]
 Values = npt.NDArray[np.float64]
 
@@ -125,7 +127,13 @@ class _Passes:
     done: int = 0
 
     def score(
-        self, model: Reference, *, top_k: int = 0, choices: Sequence[Any] | None = None, batch: int | None = None
+        self,
+        model: Any,
+        *,
+        top_k: int = 0,
+        choices: Sequence[Any] | None = None,
+        batch: int | None = None,
+        cached: bool = False,
     ) -> list[TokenScores]:
         requests = [ScoreRequest(a.prompt, a.ids, no_end=a.no_end) for a in self.sample]
         if choices is not None:
@@ -136,7 +144,8 @@ class _Passes:
             if self.progress:
                 self.progress(self.done * total + done, self.expected * total)
 
-        scores = model.score(requests, top_k=top_k, batch_tokens=batch, progress=advanced)
+        how = {"cached": True} if cached else {"batch_tokens": batch}
+        scores: list[TokenScores] = model.score(requests, top_k=top_k, progress=advanced, **how)
         self.done += 1
         return scores
 
@@ -249,6 +258,8 @@ def _score_otherwise(passes: _Passes, name: Numerics) -> list[TokenScores]:
         return passes.score(reference, top_k=CANDIDATES, batch=1)
     if not isinstance(reference, LocalReference):
         raise OracleError("a server computes in its own way only")
+    if name == "cache":
+        return passes.score(reference, top_k=CANDIDATES, cached=True)
     if name == "attention":
         with _other_attention(reference.model):
             return passes.score(reference, top_k=CANDIDATES)

@@ -97,10 +97,11 @@ class LocalReference(ChatTokenizer):
         *,
         top_k: int = 0,
         batch_tokens: int | None = None,
+        cached: bool = False,
         progress: Progress | None = None,
     ) -> list[TokenScores]:
-        """Teacher-force every request; see `oracles.scoring.score`."""
-        return score(self, requests, top_k=top_k, batch_tokens=batch_tokens, progress=progress)
+        """Teacher-force every request; see `oracles.scoring.score_batches`."""
+        return score(self, requests, top_k=top_k, batch_tokens=batch_tokens, cached=cached, progress=progress)
 
 
 def open_reference(

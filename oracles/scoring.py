@@ -7,6 +7,7 @@ reduced to a few numbers at once: [tokens x vocab] never exists. When memory run
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -31,6 +32,7 @@ BATCH_TOKENS_CPU = 2048
 BATCH_TOKENS_GPU = 16384
 PADDING = 0.05  # share of a batch that may be padding once it holds 1/FULL of its tokens: a small batch wastes more
 FULL = 4
+SHARED = 0.1  # least share of a batch's work that a prefix computed once must spare
 
 
 @dataclass(frozen=True)
@@ -88,11 +90,13 @@ def score(
     *,
     top_k: int = 0,
     batch_tokens: int | None = None,
+    cached: bool = False,
     progress: Progress | None = None,
 ) -> list[TokenScores]:
     """Score every request, in the order given; see `score_batches` for the arguments."""
     results: list[TokenScores | None] = [None] * len(requests)
-    for index, scores in score_batches(reference, requests, top_k=top_k, batch_tokens=batch_tokens, progress=progress):
+    how: dict[str, Any] = {"top_k": top_k, "batch_tokens": batch_tokens, "cached": cached, "progress": progress}
+    for index, scores in score_batches(reference, requests, **how):
         results[index] = scores
     return [scores for scores in results if scores is not None]
 
@@ -103,6 +107,7 @@ def score_batches(
     *,
     top_k: int = 0,
     batch_tokens: int | None = None,
+    cached: bool = False,
     progress: Progress | None = None,
 ) -> Iterator[tuple[int, TokenScores]]:
     """Score requests, longest first, giving (index, scores) as each batch is done.
@@ -112,6 +117,8 @@ def score_batches(
         requests: prompts not empty, ids inside the vocabulary, no longer than the context.
         top_k: ids and log-probabilities kept a position.
         batch_tokens: tokens (padding included) in one forward pass; found by itself when None.
+        cached: read each prompt into a key-value cache first and its answer behind it, as an engine does; one
+            sequence at a time.
         progress: called with (tokens done, tokens in all), prompt tokens included.
 
     Raises:
@@ -119,10 +126,10 @@ def score_batches(
     """
     check_requests(reference, requests)
     total, done = sum(map(len, requests)), 0
-    queue = batches(reference, requests, batch_tokens)
+    queue = batches(reference, requests, 1 if cached else batch_tokens)
     while queue:
         batch = queue.pop(0)
-        scores = _within_memory(reference, [requests[i] for i in batch], top_k)
+        scores = _within_memory(reference, [requests[i] for i in batch], top_k, cached)
         if scores is None:
             queue = _halved([batch, *queue])
             reference.notes.append(f"memory ran out: scoring went on with {len(queue[0])} sequences at once")
@@ -203,13 +210,15 @@ def _check(reference: Limits, request: ScoreRequest) -> None:
         raise ValueError(f"{len(ids)} tokens are more than the reference's context of {reference.context_length}")
 
 
-def _within_memory(reference: LocalReference, batch: Sequence[ScoreRequest], top_k: int) -> list[TokenScores] | None:
+def _within_memory(
+    reference: LocalReference, batch: Sequence[ScoreRequest], top_k: int, cached: bool
+) -> list[TokenScores] | None:
     """Scores of one batch, or None when memory ran out."""
     import torch
 
     try:
         with torch.inference_mode():
-            return _forward(reference, batch, top_k)
+            return _forward(reference, batch, top_k, cached)
     except torch.OutOfMemoryError:
         pass
     except RuntimeError as error:  # the CPU allocator's own kind
@@ -219,7 +228,7 @@ def _within_memory(reference: LocalReference, batch: Sequence[ScoreRequest], top
     return None
 
 
-def _forward(reference: LocalReference, batch: Sequence[ScoreRequest], top_k: int) -> list[TokenScores]:
+def _forward(reference: LocalReference, batch: Sequence[ScoreRequest], top_k: int, cached: bool) -> list[TokenScores]:
     import torch
 
     model, device = reference.model, reference.model.device
@@ -227,9 +236,11 @@ def _forward(reference: LocalReference, batch: Sequence[ScoreRequest], top_k: in
     ids = torch.zeros((len(batch), longest), dtype=torch.long)
     for row, request in enumerate(batch):
         ids[row, : len(request)] = torch.tensor([*request.prompt, *request.output])
-    hidden = model.get_decoder()(input_ids=ids.to(device), use_cache=False).last_hidden_state
+    first = len(batch[0].prompt) - 1 if cached else shared_prefix(batch) if device.type == "cpu" else 0
+    hidden = _hidden_behind(model.get_decoder(), ids.to(device), first)
     # The position before a token predicts it.
-    spans = [(row * longest + len(r.prompt) - 1, len(r.output)) for row, r in enumerate(batch)]
+    width = longest - first
+    spans = [(row * width + len(r.prompt) - 1 - first, len(r.output)) for row, r in enumerate(batch)]
     positions = torch.cat([torch.arange(first, first + count) for first, count in spans])
     wanted = hidden.flatten(0, 1)[positions.to(hidden.device)]
     del hidden
@@ -241,6 +252,28 @@ def _forward(reference: LocalReference, batch: Sequence[ScoreRequest], top_k: in
     borders = np.cumsum([len(r.output) for r in batch])[:-1]
     parts = [np.split(column, borders) for column in columns]
     return [TokenScores(*row) for row in zip(*parts, strict=True)]
+
+
+def shared_prefix(batch: Sequence[ScoreRequest]) -> int:
+    """Tokens that all prompts of a batch begin with, when computing them once spares a tenth of the work; else 0."""
+    shortest = min(len(r.prompt) for r in batch) - 1
+    heads = np.array([list(r.prompt[:shortest]) for r in batch])
+    same = (heads == heads[0]).all(axis=0)
+    count = shortest if same.all() else int(np.argmin(same))
+    spared = count * (len(batch) - 1)
+    return count if spared > SHARED * len(batch) * max(map(len, batch)) else 0
+
+
+def _hidden_behind(decoder: Any, ids: Any, first: int) -> Any:
+    """Hidden states of columns `first`.. of ids [n, longest]; the columns before are equal and computed once."""
+    if not first:
+        return decoder(input_ids=ids, use_cache=False).last_hidden_state
+    cache = decoder(input_ids=ids[:1, :first], use_cache=True).past_key_values
+    if len(ids) > 1:
+        cache.batch_repeat_interleave(len(ids))
+    takes = inspect.signature(decoder.forward).parameters
+    name = "cache" if "cache" in takes else "past_key_values"  # renamed in transformers 5.24
+    return decoder(input_ids=ids[:, first:], use_cache=True, **{name: cache}).last_hidden_state
 
 
 def _reduce_rows(

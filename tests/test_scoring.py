@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from oracles import scoring
-from oracles.scoring import ScoreRequest, TokenScores, batches, score
+from oracles.scoring import ScoreRequest, TokenScores, batches, score, shared_prefix
 from oracles.token_statistics import BANNED, Scratch, _one_pass, row_statistics
 from tests.tiny_model import tiny_reference
 
@@ -71,6 +71,24 @@ def test_any_batch_gives_the_same_scores(tokens: int) -> None:
     same(score(coarse, requests), score(coarse, requests, batch_tokens=tokens), 0.13)
 
 
+def test_a_cached_prompt_gives_the_same_scores() -> None:
+    requests = some_requests()
+    same(score(tiny_reference(), requests), score(tiny_reference(), requests, cached=True), 1e-4)
+
+
+def test_a_prefix_that_all_prompts_share_is_computed_once_and_changes_nothing() -> None:
+    house = list(range(10, 90))
+    requests = [ScoreRequest([*house, 300 + i, 5], list(range(100, 110 + i))) for i in range(6)]
+    assert shared_prefix(requests) == 80
+    assert shared_prefix([*requests, ScoreRequest([7, *house], [1])]) == 0
+    assert shared_prefix(requests[:1]) == 0
+    alone = [score(tiny_reference(), [request], top_k=3)[0] for request in requests]
+    together = score(tiny_reference(), requests, top_k=3)
+    same(alone, together, 1e-4)
+    for x, y in zip(alone, together, strict=True):
+        np.testing.assert_array_equal(x.top_ids, y.top_ids)
+
+
 @pytest.mark.parametrize("padded", [False, True])
 def test_padding_does_not_leak_into_a_shorter_neighbour(padded: bool) -> None:
     short, long = ScoreRequest([5, 6], [7, 8, 9]), ScoreRequest(list(range(3, 63)), list(range(100, 200)))
@@ -107,10 +125,10 @@ def test_memory_running_out_halves_the_batch_and_says_so(monkeypatch: pytest.Mon
     expected = score(reference, requests)
     forward = scoring._forward
 
-    def short_of_memory(reference: Any, batch: Any, top_k: int) -> list[TokenScores]:
+    def short_of_memory(reference: Any, batch: Any, top_k: int, cached: bool) -> list[TokenScores]:
         if len(batch) > 1:
             raise torch.OutOfMemoryError("no")
-        return forward(reference, batch, top_k)
+        return forward(reference, batch, top_k, cached)
 
     monkeypatch.setattr(scoring, "_forward", short_of_memory)
     reference.notes.clear()
