@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Iterator
@@ -73,11 +74,12 @@ def test_a_worker_that_is_killed_loses_nothing(reference: RayReference) -> None:
     killed: list[int] = []
 
     def kill_one(done: int, total: int) -> None:
-        children = psutil.Process().children(recursive=True)
-        workers = [child.pid for child in children if "_Scorer" in " ".join(child.cmdline())]
-        if not killed and workers:
-            killed.append(workers[0])
-            os.kill(workers[0], signal.SIGKILL)
+        for child in psutil.Process().children(recursive=True) if not killed else ():
+            with contextlib.suppress(psutil.Error):
+                if "_Scorer" in " ".join(child.cmdline()):
+                    os.kill(child.pid, signal.SIGKILL)
+                    killed.append(child.pid)
+                    return
 
     found = reference.score(requests(40), batch_tokens=40, progress=kill_one)
     assert killed
