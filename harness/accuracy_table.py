@@ -122,7 +122,7 @@ def _shown(value: float | None, unit: str = "") -> str:
 
 def _endpoint(root: Path, name: str, first: str) -> EndpointAccuracy:
     folder = root / "oracles" / name
-    results = {oracle: _result(folder / f"{oracle}.json") for oracle in ("tokens", "logits", "protocol")}
+    results = {oracle: _result(folder / f"{oracle}.json") for oracle in ("tokens", "logits", "drift", "protocol")}
     metrics = {key: results["tokens"].metrics[key] for key in TOKENS if key in results["tokens"].metrics}
     metrics |= {
         key: value

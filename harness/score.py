@@ -22,8 +22,9 @@ from harness.task_grading import grade_tasks
 from harness.traffic_plan import TrafficPlan
 from oracles.answers import Visit, keys_with_ids
 from oracles.audit import judge_audit
+from oracles.drift import check_drift
 from oracles.endpoint_reference import http_ask, open_endpoint
-from oracles.floor import measure_floor
+from oracles.floor import Floor, measure_floor
 from oracles.floor_file import take_floor
 from oracles.protocol import check_arm
 from oracles.ray_reference import open_ray
@@ -101,6 +102,30 @@ def _score_tokens(
             store=kept,
             progress=counting(f"scoring the {role}", "tokens", progress),
         )
+    for role in ROLES:
+        note_drift(out, role, "baseline", floor)
+
+
+def note_drift(out: Path, arm: str, baseline: str, floor: Floor) -> None:
+    """Write drift.json: an arm's margin by load, position, time and kind of text, and what stands out as a note.
+
+    Notes, not findings: an honest quantisation of another precision than the baseline's differs from it a little more
+    where all engines differ more, and the margin's own criterion already has a floor for that.
+    """
+    mine, other = out / arm / "tokens.parquet", out / baseline / "tokens.parquet"
+    if not mine.is_file():
+        return
+    beside = pq.read_table(other) if arm != baseline and other.is_file() else None
+    margin = floor.result.metrics.get("margin")
+    result = check_drift(
+        pq.read_table(mine),
+        beside,
+        "baseline" if arm == "baseline" else "candidate",
+        tie_width=floor.tie_width,
+        floor_margin=margin.value or 0.0 if margin else 0.0,
+    )
+    seen = tuple(f"{f.name}: {f.sentence}" for f in result.findings if f.status == "broken")
+    write_json(out / arm / "drift.json", result.model_copy(update={"findings": (), "notes": seen}))
 
 
 def _score_logits(root: Path, reference: Reference, out: Path, progress: Progress) -> None:

@@ -19,7 +19,7 @@ from harness.errors import InvalidRun, UsageError
 from harness.logits import score_collected
 from harness.progress import Progress
 from harness.run_store import RunStore, write_json
-from harness.score import SCORES, counting, open_reference_of, with_pair
+from harness.score import SCORES, counting, note_drift, open_reference_of, with_pair
 from harness.traffic import check_aiperf
 from harness.traffic_plan import read_yaml
 from harness.verify_plan import VerifyPlan, make_verify
@@ -89,6 +89,7 @@ def _score(plan: VerifyPlan, root: Path, progress: Progress) -> list[Path]:
             [visit], reference, "candidate", out / arm, engine_ids=shared, tie_width=floor.tie_width, store=kept,
             progress=say,
         )  # fmt: skip
+        note_drift(out, arm, plan.arms[0], floor)
         write_json(out / arm / "protocol.json", _conduct(visit, first, reference, out / arm))
     collected = {arm: folder for arm in plan.arms if (folder := root / "logits" / arm).is_dir()}
     if collected:

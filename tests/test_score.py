@@ -24,6 +24,7 @@ from harness.plan import Plan, make_plan
 from harness.run_store import RunStore
 from harness.score import score_arms
 from harness.workload import SCHEMA
+from oracles.result import OracleResult
 from tests.test_tokens_oracle import PROMPTS, asked, greedy
 from tests.tiny_model import tiny_folder, tiny_reference
 from tests.tiny_server import Server
@@ -128,6 +129,10 @@ def test_the_references_own_choice_is_kept_at_every_position(tmp_path: Path) -> 
     for arm in (*ROLES, "floor"):
         for row in scored(root, arm):
             assert row["choices"] == row["ids"], "the answers are the reference's own"
+    for arm in ROLES:
+        drift = OracleResult.model_validate_json((root / "oracles" / arm / "drift.json").read_bytes())
+        assert drift.status == "scored" and not drift.findings and not drift.notes
+        assert drift.metrics["margin@position:0-64"].n == 6 * 24
 
 
 def test_a_server_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
@@ -181,7 +186,10 @@ def test_a_floor_measured_before_is_taken_or_refused(tmp_path: Path, monkeypatch
 def test_what_an_earlier_look_scored_is_not_scored_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = small_run(tmp_path / "run")
     local = plan({"path": str(tiny_folder()), "dtype": "float32", "device": "cpu"}, floor_tokens=0)
-    monkeypatch.setattr("harness.score.measure_floor", lambda *_, **__: SimpleNamespace(tie_width=0.1))
+    monkeypatch.setattr(
+        "harness.score.measure_floor",
+        lambda *_, **__: SimpleNamespace(tie_width=0.1, result=SimpleNamespace(metrics={})),
+    )
     score_arms(local, 1, root, lambda *_: None)
     first = scored(root)
     assert not any("partial" in str(path.relative_to(root)) for path in RunStore(root).files())
