@@ -20,26 +20,25 @@ from tokenizers import Tokenizer
 from harness import environment, processes
 from harness.audits import audit_source
 from harness.budget import check_budget, no_first_look, pays_for
-from harness.capacity import know_capacity, unknown_capacity
+from harness.capacity import know_capacity
 from harness.client_bias import calibrate_run
 from harness.conversations import write_conversations
 from harness.endpoint import Engines
 from harness.errors import ExitCode, InvalidRun, UsageError
 from harness.gpu_telemetry import Watched, with_gpu_signals
-from harness.judge import all_criteria, check_criteria, judge, speedup_bars, spent
+from harness.judge import check_criteria, judge, spent
 from harness.logits import ask_endpoint, documents_wanted
 from harness.measurement import Arm, Slo, measure_visit
 from harness.noise_store import NOISE, fitting_noise
 from harness.note import NOTE, write_note
-from harness.plan import Plan, Reference, TrafficPlan, check_files, dump_plan, make_plan
-from harness.power import power_ahead, wants_more_pairs
+from harness.plan import Plan, Reference, TrafficPlan, dump_plan, make_plan
+from harness.power import wants_more_pairs
 from harness.preflight import preflight
 from harness.progress import Progress
 from harness.raw_export import write_requests
 from harness.run_store import RunStore, read_json, write_bytes, write_json
 from harness.score import SCORES, counting, score_arms
-from harness.task_power import task_forecast
-from harness.task_stream import check_tasks, per_pair, planned_items, task_source, write_tasks
+from harness.task_stream import check_tasks, task_source, write_tasks
 from harness.traffic import Visit, check_aiperf, run_visit
 from harness.verdict import Verdict
 from harness.workload import Cell, make_cells, plan_pair, write_pair
@@ -272,67 +271,9 @@ def stored_plan(root: Path) -> Plan:
     return make_plan(data, source=f"{root}/plan.yaml", folder=root)
 
 
-def resumed_plan(root: Path, given: Plan | None) -> Plan:
-    """The plan to go on with: the run's own, to which the given one may only add budget. Raises UsageError."""
-    stored = stored_plan(root)
-    given = given and _with_measured(given, stored)
-    changed = {key for key in Plan.model_fields if given and getattr(given, key) != getattr(stored, key)}
-    if changed - {"budget_minutes"}:
-        raise UsageError(
-            f"--resume: the plan given differs from {root}/plan.yaml in {', '.join(sorted(changed))}, and a run keeps "
-            "its plan. Leave the plan out to go on, or start a new run."
-        )
-    if given is None or not changed:
-        return check_files(stored)
-    write_bytes(root / "plan.yaml", dump_plan(given).encode())
-    kept = [root / name for name in ("plan.yaml", "environment.json", "tokenizer.json", NOISE)]
-    RunStore.open(root).record("prepare", [path for path in kept if path.is_file()])
-    return given
-
-
 def exit_code(verdict: Verdict) -> int:
     """The process exit code that stands for a verdict."""
     return int(ExitCode[verdict.status.name])
-
-
-def dry_run(plan: Plan, runs: Path) -> str:
-    """The resolved plan, then every cell with its requests and an upper bound of its output tokens.
-
-    With the noise of an A/A run in the folder `runs`, also the chance that a better engine passes.
-    """
-    cells = make_cells(plan)
-    visits = 2 * plan.pairs[-1]
-    lines = [
-        dump_plan(plan),
-        f"{'cell':<32}{'requests':>10}{'output tokens <=':>18}   (each visit; {visits} visits at most)",
-    ]
-    for cell in cells:
-        requests, tokens = cell.request_count, cell.request_count * cell.profile.osl.longest
-        lines.append(f"{cell.name:<32}{requests:>10,}{tokens:>18,}")
-    requests = sum(cell.request_count for cell in cells)
-    lines.append(f"{'in all':<32}{requests * visits:>10,}   mode: {plan.mode}")
-    if plan.tasks:
-        items = planned_items(plan, cells)
-        bars = [one.value for one in all_criteria(plan) if one.metric == "tasks"]
-        rate = per_pair(plan, cells, sum(items.values()))
-        lines += ["", *task_forecast(items, rate, plan.pairs, max(bars, default=None))]
-    if known := fitting_noise(plan, cells, runs):
-        lines += ["", power_ahead(known, speedup_bars(plan, cells), plan.pairs)]
-    if unmeasured := unknown_capacity(plan):
-        names = ", ".join(use.name for use in unmeasured)
-        lines.append(f"{names}: rates as if the baseline sustained 1 request/s; it is measured before the first pair.")
-    return "\n".join(lines)
-
-
-def _with_measured(given: Plan, stored: Plan) -> Plan:
-    """The given plan with the capacities that the run has measured, where the two are else alike."""
-    if len(given.profiles) != len(stored.profiles):
-        return given
-    uses = tuple(
-        use.model_copy(update={"capacity_per_s": use.capacity_per_s or old.capacity_per_s})
-        for use, old in zip(given.profiles, stored.profiles, strict=True)
-    )
-    return given.model_copy(update={"profiles": uses})
 
 
 def _slo(slo: Any) -> Slo:

@@ -12,11 +12,11 @@ import pytest
 from harness.aa import judge_aa
 from harness.aa_run import as_aa
 from harness.errors import InvalidRun, UsageError
+from harness.forecast import forecast
 from harness.gate import decide
 from harness.judge import all_criteria, plan_criteria, speedup_bars
 from harness.noise import AaResult, CheckNoise, KnownNoise, machine_check, noise_notes
 from harness.noise_store import NOISE, fits, fitting_noise, keep_noise
-from harness.pipeline import dry_run
 from harness.plan import Plan, make_plan
 from harness.verdict import Status
 from harness.workload import make_cells
@@ -105,13 +105,13 @@ def test_known_noise_sharpens_power_and_changes_no_check() -> None:
 
 def test_a_dry_run_says_what_the_plan_can_see(tmp_path: Path) -> None:
     asked = plan(profiles=[{"name": "chat-steady", "concurrency": [1, 8], "request_count": 64}], criteria=[])
-    assert "A/A run" not in dry_run(asked, tmp_path)
+    assert "A/A run" not in forecast(asked, tmp_path)
     noise = [
         CheckNoise(check=c, ratio=1, ci_low=1, ci_high=1, noise=0.02) for c in speedup_bars(asked, make_cells(asked))
     ]
     result = judge_aa(gate_run(1.0)).model_copy(update={"checks": tuple(noise), "correlation": 0.5})
     keep_noise(result, asked, make_cells(asked), tmp_path / "aa-1")
-    told = dry_run(asked, tmp_path)
+    told = forecast(asked, tmp_path)
     assert "By A/A run aa-1: Noise between pairs is 2.0 % in the median check" in told
     assert "an engine truly 1.25x everywhere would pass" in told
 

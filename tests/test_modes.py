@@ -17,6 +17,7 @@ from harness.cli import gating, main
 from harness.errors import InvalidRun, UsageError
 from harness.gate import decide
 from harness.plan import Plan, check_files, dump_plan, load_plan, make_plan
+from harness.resuming import resumed_plan
 from harness.run_store import RunStore, write_bytes, write_json
 from harness.verdict import Cost, Status
 from harness.workload import make_cells
@@ -180,11 +181,11 @@ def test_a_resumed_run_keeps_its_plan_and_may_only_get_more_budget(plan_file: Pa
     store = RunStore.create(root)
     given = load_plan(plan_file)
     pipeline.prepare(given, store)
-    assert pipeline.resumed_plan(root, None) == pipeline.resumed_plan(root, given) == check_files(given)
+    assert resumed_plan(root, None) == resumed_plan(root, given) == check_files(given)
     with pytest.raises(UsageError, match=r"differs .* in seed"):
-        pipeline.resumed_plan(root, load_plan(plan_file, {"seed": 8}))
+        resumed_plan(root, load_plan(plan_file, {"seed": 8}))
     more = load_plan(plan_file, {"budget_minutes": 90})
-    assert pipeline.resumed_plan(root, more).budget_minutes == 90
+    assert resumed_plan(root, more).budget_minutes == 90
     assert pipeline.stored_plan(root).budget_minutes == 90
     assert store.finished("prepare"), "what was recorded at the start stays as it was"
 

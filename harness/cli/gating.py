@@ -62,6 +62,8 @@ def gate(
     PLAN is a YAML file (README, "A plan"); without one, give --baseline, --candidate, --model, --reference, --profile.
     """
     from harness import modes, pipeline
+    from harness.forecast import forecast
+    from harness.resuming import resumed_plan
 
     if flags["quick"] and flags["full"]:
         raise UsageError("--quick and --full contradict each other; give one of them.")
@@ -70,11 +72,11 @@ def gate(
     resolved: Any = _resolved(plan, flags, aa=aa) if plan or not resume else None
     if dry_run:
         runs = run_dir.parent if run_dir else RUNS
-        click.echo(pipeline.dry_run(resolved or pipeline.stored_plan(run_dir or RUNS), runs))
+        click.echo(forecast(resolved or pipeline.stored_plan(run_dir or RUNS), runs))
         return
     root = run_dir or RUNS / time.strftime("%Y%m%d-%H%M%S")
     if resume:
-        resolved = pipeline.resumed_plan(root, resolved)
+        resolved = resumed_plan(root, resolved)
     modes.refuse_quick(resolved, full=flags["full"], ci=modes.in_ci(flags["ci"]))
     if not resume:
         pipeline.check(resolved)  # before the directory is made: a refused plan leaves nothing behind
