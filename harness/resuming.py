@@ -14,7 +14,7 @@ from harness.run_store import RunStore, write_bytes
 def resumed_plan(root: Path, given: Plan | None) -> Plan:
     """The plan to go on with: the run's own, to which the given one may only add budget. Raises UsageError."""
     stored = stored_plan(root)
-    given = given and _with_measured(given, stored)
+    given = given and with_measured(given, stored)
     changed = {key for key in Plan.model_fields if given and getattr(given, key) != getattr(stored, key)}
     if changed - {"budget_minutes"}:
         raise UsageError(
@@ -29,7 +29,7 @@ def resumed_plan(root: Path, given: Plan | None) -> Plan:
     return given
 
 
-def _with_measured(given: Plan, stored: Plan) -> Plan:
+def with_measured(given: Plan, stored: Plan) -> Plan:
     """The given plan with the capacities that the run has measured, where the two are else alike."""
     if len(given.profiles) != len(stored.profiles):
         return given

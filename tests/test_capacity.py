@@ -15,9 +15,10 @@ from harness import capacity
 from harness.capacity import REQUESTS, know_capacity, unknown_capacity
 from harness.endpoint import Engines
 from harness.errors import InvalidRun
-from harness.pipeline import _with_measured, stored_plan
+from harness.pipeline import stored_plan
 from harness.plan import Plan, make_plan
 from harness.progress import silent
+from harness.resuming import with_measured
 from harness.run_store import RunStore
 from harness.traffic import Visit
 from harness.workload import make_cells
@@ -81,7 +82,7 @@ def test_a_rate_is_the_share_of_what_was_measured(tokenizer: Path, tmp_path: Pat
     assert stored_plan(tmp_path / "run") == known, "a resume and a recheck read it from the plan"
     again = know_capacity(plan, store, Engines(plan, tmp_path), silent)
     assert again == known and driven == ["burst/c32"], "a kill before the plan was written measures nothing twice"
-    assert _with_measured(plan, known) == known
+    assert with_measured(plan, known) == known
 
 
 def test_a_trace_is_replayed_at_its_share(tokenizer: Path, tmp_path: Path, driven: list[str]) -> None:
