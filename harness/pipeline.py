@@ -115,6 +115,8 @@ def check_reference(reference: Reference | None) -> None:
     """InvalidRun when the extra that a reference needs is not installed."""
     if reference and not find_spec("torch" if reference.path else "transformers"):
         raise InvalidRun("Scoring under a reference needs the extra `reference`: pip install 'enginegate[reference]'")
+    if reference and reference.ray and not find_spec("ray"):
+        raise InvalidRun("Scoring on a Ray cluster needs the extra `ray`: pip install 'enginegate[ray]'")
 
 
 def prepare(plan: TrafficPlan, store: RunStore) -> None:

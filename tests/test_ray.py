@@ -60,6 +60,7 @@ def test_it_knows_what_the_local_reference_knows(reference: RayReference) -> Non
         ours.score([ScoreRequest([1], [9999])])
 
 
+@pytest.mark.timeout(900)  # Ray starts a worker in seconds on an idle machine, in minutes on a busy one
 def test_two_workers_give_what_one_process_gives(reference: RayReference) -> None:
     seen: list[tuple[int, int]] = []
     found = reference.score(requests(), top_k=5, batch_tokens=60, progress=lambda *now: seen.append(now))
@@ -70,6 +71,7 @@ def test_two_workers_give_what_one_process_gives(reference: RayReference) -> Non
     assert seen[-1] == (sum(map(len, requests())),) * 2
 
 
+@pytest.mark.timeout(900)
 def test_a_worker_that_is_killed_loses_nothing(reference: RayReference) -> None:
     killed: list[int] = []
 

@@ -106,6 +106,18 @@ def test_a_floor_does_not_write_over_another(tmp_path: Path) -> None:
     assert done.exit_code == 2 and "is not empty" in done.output
 
 
+def test_a_floor_needs_a_model_folder(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["floor", "--reference", str(tmp_path), "-o", str(tmp_path / "floor")])
+    assert done.exit_code == 2 and "has no config.json" in done.output
+
+
+def test_a_ray_cluster_without_ray_is_refused_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "find_spec", lambda name: None if name == "ray" else object())
+    asked = verify_plan("a", reference=LOCAL | {"ray": "local"})
+    with pytest.raises(InvalidRun, match=r"enginegate\[ray\]"):
+        verify.check(asked)
+
+
 def collected(root: Path, **changes: Any) -> Path:
     """What `gate --collect-only` leaves, without AIPerf's own files."""
     small_run(root)

@@ -87,6 +87,8 @@ def floor(reference: Path, output: Path, *, as_json: bool, **flags: Any) -> None
     """
     from harness.floor import run_floor
 
+    if not (reference / "config.json").is_file():
+        raise UsageError(f"--reference: {reference} has no config.json; name a Hugging Face model folder.")
     if output.exists() and any(output.iterdir()):
         raise UsageError(f"{output} is not empty; name another folder with -o, or remove it.")
     with progress_bar() as progress:
