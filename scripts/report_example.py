@@ -8,12 +8,9 @@ The pictures need Chromium.
 
 from __future__ import annotations
 
-import io
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -31,7 +28,6 @@ PICTURES = {
     "report-fail": ("fast-but-wrong.html", "wide", "light"),
     "report-phone-dark": ("fast-but-wrong.html", "phone", "dark"),
 }
-COLOURS = 64  # enough for flat colour and grey text; a quarter of the bytes
 
 
 def main() -> int:
@@ -50,8 +46,7 @@ def main() -> int:
 
 def _picture(browser: Browser, page: Path, size: str, theme: str, out: Path) -> None:
     with opened(browser, page, size, theme) as seen:
-        shot = Image.open(io.BytesIO(seen.page.screenshot()))
-    shot.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(out, optimize=True)
+        seen.page.screenshot(path=out)
     print(f"{out.relative_to(ROOT)}: {out.stat().st_size / 1000:.0f} kB")
 
 

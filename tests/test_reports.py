@@ -531,6 +531,17 @@ def test_a_real_run_is_rendered_whole(run: Path, tmp_path: Path) -> None:
     assert "/root/" not in html and "/work/" not in html
 
 
+def test_the_published_example_is_whole_and_says_what_the_runs_say() -> None:
+    for name, runs in (("report", ("honest", "fast-but-wrong", "letter-a")), ("fast-but-wrong", ("fast-but-wrong",))):
+        page = ROOT / "docs" / "example" / f"{name}.html"
+        html = page.read_text(encoding="utf-8")
+        assert page.stat().st_size < 1_500_000 and html.rstrip().endswith("</html>")
+        assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//""", html) and "/root/" not in html
+        for run in runs:
+            assert read_run(ROOT / "tests" / "golden_runs" / run).status in html and run in html
+    assert "where the reference has" in html
+
+
 def test_the_letter_a_is_shown_as_what_it_is() -> None:
     run = read_run(ROOT / "tests" / "golden_runs" / "letter-a")
     examples = worst_examples(run)
