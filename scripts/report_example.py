@@ -8,9 +8,12 @@ The pictures need Chromium.
 
 from __future__ import annotations
 
+import io
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -46,7 +49,9 @@ def main() -> int:
 
 def _picture(browser: Browser, page: Path, size: str, theme: str, out: Path) -> None:
     with opened(browser, page, size, theme) as seen:
-        seen.page.screenshot(path=out)
+        shot = Image.open(io.BytesIO(seen.page.screenshot()))
+    # k-means: without it a state's colour that covers few pixels is taken for its neighbour's.
+    shot.convert("RGB").quantize(256, kmeans=3, dither=Image.Dither.NONE).save(out, optimize=True)
     print(f"{out.relative_to(ROOT)}: {out.stat().st_size / 1000:.0f} kB")
 
 
