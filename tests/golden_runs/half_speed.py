@@ -8,6 +8,7 @@ A baseline for golden runs: a real model's own answers, and a speed-up that is k
 from __future__ import annotations
 
 import argparse
+import asyncio
 import threading
 import time
 import urllib.error
@@ -17,7 +18,7 @@ from dataclasses import replace
 from tests.engines.dialects import DIALECTS
 from tests.engines.proxy import Upstream
 from tests.engines.server import Server, serving
-from tests.engines.stream import Engine, Request, Stream
+from tests.engines.stream import Engine, Event, Request, Stream
 
 READY_S = 120
 
@@ -29,9 +30,23 @@ class HalfSpeed(Engine):
     does = "honest: a slower machine"
 
     async def respond(self, request: Request, honest: Stream) -> Stream:
-        """The upstream's events, each due at twice the time it came."""
-        async for event in honest:
+        """The upstream's events, each due at twice the time it came.
+
+        They are read as they come, beside the sending: read one by one, each would be late by all before it.
+        """
+        came: asyncio.Queue[Event | None] = asyncio.Queue()
+
+        async def read() -> None:
+            try:
+                async for event in honest:
+                    came.put_nowait(event)
+            finally:
+                came.put_nowait(None)
+
+        reader = asyncio.create_task(read())
+        while event := await came.get():
             yield replace(event, at_ms=2 * event.at_ms)
+        await reader
 
 
 def main() -> None:
