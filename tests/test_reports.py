@@ -144,8 +144,8 @@ def test_every_number_of_a_real_run_is_defined(name: str) -> None:
             if table.name != "oracles" and column.numeric:
                 assert column.define in DEFINITIONS, (table.name, column.label)
             elif table.name == "oracles" and column.label == "Number":
-                undefined = [item.shown for item in items if item.define not in DEFINITIONS]
-                assert undefined == []
+                undefined = {item.shown for item in items if item.define not in DEFINITIONS}
+                assert all(name.endswith(": not scored") for name in undefined), undefined
 
 
 def test_the_comparison_is_exported_too(passing: Path, failing: Path, tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_what_differs_between_the_engines_is_shown_and_what_is_equal_is_not() ->
 
 def test_the_next_step_does_not_repeat_the_sentence() -> None:
     run = read_run(ROOT / "tests" / "golden_runs" / "letter-a")
-    assert run.verdict and run.verdict.next_step.startswith("Start with: protocol.impossible-speed. 26 of 32")
+    assert run.verdict and "requests: tokens came over 10 times faster" in run.verdict.next_step
     assert next_step(run) == ""
 
 
