@@ -7,7 +7,6 @@ reduced to a few numbers at once: [tokens x vocab] never exists. When memory run
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -268,12 +267,11 @@ def _hidden_behind(decoder: Any, ids: Any, first: int) -> Any:
     """Hidden states of columns `first`.. of ids [n, longest]; the columns before are equal and computed once."""
     if not first:
         return decoder(input_ids=ids, use_cache=False).last_hidden_state
-    cache = decoder(input_ids=ids[:1, :first], use_cache=True).past_key_values
+    head = decoder(input_ids=ids[:1, :first], use_cache=True)
+    name = "cache" if "cache" in head else "past_key_values"  # renamed in transformers 5.24
     if len(ids) > 1:
-        cache.batch_repeat_interleave(len(ids))
-    takes = inspect.signature(decoder.forward).parameters
-    name = "cache" if "cache" in takes else "past_key_values"  # renamed in transformers 5.24
-    return decoder(input_ids=ids[:, first:], use_cache=True, **{name: cache}).last_hidden_state
+        head[name].batch_repeat_interleave(len(ids))
+    return decoder(input_ids=ids[:, first:], use_cache=True, **{name: head[name]}).last_hidden_state
 
 
 def _reduce_rows(
