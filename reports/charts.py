@@ -105,7 +105,10 @@ def latency_by_load(run: Run, series: PairSeries, profile: str, metric: str, arm
         for (arm, stat), line in lines.items()
     ]
     limit = latency_limit(run, profile, metric)
-    note = "p50 strong, p95 thin." + (f" Limit: {wording.number(limit)} ms." if limit else "")
+    tails = any(stat == "p95" for _, stat in lines)
+    note = ("p50 strong, p95 thin." if tails else "p50; too few requests for a p95.") + (
+        f" Limit: {wording.number(limit)} ms." if limit else ""
+    )
     return Chart(
         f"latency-{slug(profile)}-{metric}", f"{profile}: {label(metric)}", note,
         f"{label(metric)} against load in {profile}; at the highest load {'; '.join(ends)}.",

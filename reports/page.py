@@ -160,7 +160,7 @@ def identity(run: Run) -> tuple[tuple[str, str], ...]:
     """Who was compared, on what, when: (label, value)."""
     plan, env = run.plan, run.environment
     arms = sorted(run.arms, key=lambda arm: arm != "candidate")
-    rows = [(wording.sentence_case(arm), _engine(run, arm)) for arm in arms]
+    rows = [(arm.capitalize() if arm in ("candidate", "baseline") else arm, _engine(run, arm)) for arm in arms]
     rows += [
         ("Model", _text(plan.get("model"))),
         ("Reference", _reference(plan)),
