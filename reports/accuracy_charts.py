@@ -142,7 +142,7 @@ def _group_chart(name: str, title: str, means: dict[str, dict[str, Mean]]) -> Ch
 
 
 def _groups(p: Palette, shown: Sequence[str], means: dict[str, dict[str, Mean]]) -> Drawing:
-    step = 13 * len(means) + 6
+    step = (9 if len(shown) > 8 else 13) * len(means) + 6
     drawing = Drawing(figure((SMALL[0], max(step * len(shown), 120) + 56)))
     longest = max(len(group) for group in shown)
     axes = panel(drawing.figure, p, top=10, left=min(170, 20 + 6 * longest), right=14, grid="x")

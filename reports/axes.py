@@ -106,7 +106,9 @@ def tick_text(value: float) -> str:
     """A tick as short as it can be: 0.9, 1.2, 20, 1.5k."""
     if abs(value) >= 1e4:
         return f"{value / 1e3:g}k"
-    return f"{value:.4g}" if abs(value) >= 1e-3 or value == 0 else f"{value:.0e}".replace("e-0", "e-")
+    if abs(value) >= 1e-3 or value == 0:
+        return f"{value:.4g}"
+    return f"{value:.1e}".replace(".0e", "e").replace("e-0", "e-")
 
 
 def linear_ticks(low: float, high: float, most: int = 5) -> list[float]:

@@ -43,6 +43,10 @@ def pareto(run: Run, series: PairSeries, profile: str, arms: Sequence[str]) -> C
     )  # fmt: skip
 
 
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
 def _points(run: Run, series: PairSeries, profile: str, arm: str, metric: str) -> Iterator[_Point]:
     for cell in run.cells:
         if cell.profile == profile and cell.load:
@@ -85,7 +89,7 @@ def _pareto(p: Palette, points: dict[str, list[_Point]], metric: str, limit: flo
             drawing.tip(axes, q.x.median, q.y.median, f"{arm} {q.cell.load}: {seen}")
             at = (q.x.median, q.y.median)
             axes.annotate(q.cell.load, at, (5, 4), textcoords="offset points", color=p.quiet, fontsize=10)
-    name_axes(axes, p, "interactivity, tokens/s/user", f"{label(metric).lower()}, {unit_of(metric)}")
+    name_axes(axes, p, "interactivity, tokens/s/user", f"{_lower(label(metric))}, {unit_of(metric)}")
     return drawing
 
 

@@ -14,6 +14,7 @@ from reports.table import Column, Item, Table, TableRow, bounds, num, text
 from reports.values import as_dict, as_number
 
 MOST = 5
+_SPLITS = ("public", "sealed")
 _COLUMNS = (
     Column("Task"),
     Column("Candidate", "number", "task_score"),
@@ -49,16 +50,22 @@ def tasks_table(run: Run, flips: list[dict[str, Any]]) -> Table:
         task = name.partition(".")[2]
         one, other = (as_dict(scores.get(arm, {}).get(name)) for arm in ("candidate", "baseline"))
         lost, gained = ((counts[task, way] if task else whole[way]) for way in ("lost", "gained"))
+        if task in _SPLITS:  # a flip names its task only
+            lost = gained = None
         mine, theirs = as_number(one.get("value")), as_number(other.get("value"))
         apart = mine - theirs if mine is not None and theirs is not None else None
         rows.append(
             TableRow((
                 text(clean(task, 120) or "all tasks"), num(mine, "%"), _ends(one), num(theirs, "%"), _ends(other),
-                num(apart, "pt"), Item(f"{lost:,}", lost), Item(f"{gained:,}", gained),
+                num(apart, "pt"), _count(lost), _count(gained),
                 Item(wording.number(as_number(one.get("n"))), as_number(one.get("n"))),
             ))
         )  # fmt: skip
     return Table("tasks", "Task scores, graded on the timed answers", _COLUMNS, tuple(rows))
+
+
+def _count(value: int | None) -> Item:
+    return num(None) if value is None else Item(f"{value:,}", value)
 
 
 def _ends(metric: dict[str, Any]) -> Item:
@@ -95,7 +102,9 @@ def _example(tokens: Tokens, row: dict[str, Any]) -> Example:
 def _side(tokens: Tokens, arm: str, row: dict[str, Any]) -> Side:
     pair, line = as_number(row.get("pair")), as_number(row.get("line"))
     found = tokens.side(arm, int(pair), int(line)) if pair is not None and line is not None else None
-    result = f"graded as {row.get(f'{arm}_extracted')!r}, {row.get(f'{arm}_fate')}"
+    result, fate = f"graded as “{row.get(f'{arm}_extracted')}”", str(row.get(f"{arm}_fate"))
+    if fate != "graded":
+        result = f"not graded ({fate}): counts as wrong"
     if found is None:
         answer = clean(str(row.get(f"{arm}_answer") or ""), MAX_CHARS)
         found = Side(arm, (Piece(answer),), "as it was answered")

@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reports import wording
+from reports.axes import tick_text
 from reports.change_points import change_points
 from reports.clean_text import clean
 from reports.definitions import DEFINITIONS, as_markdown, define
@@ -501,6 +502,12 @@ def test_runs_are_ranked_and_differences_named(passing: Path, failing: Path, tmp
     assert "2 different machines" in html
     assert "passing leads" in html
     assert "Another CPU" in html
+
+
+def test_ticks_say_what_they_are() -> None:
+    assert [tick_text(value) for value in (0, 0.00025, 0.0005, 0.25, 20, 15_000)] == [
+        "0", "2.5e-4", "5e-4", "0.25", "20", "15k",
+    ]  # fmt: skip
 
 
 def test_a_shift_in_level_is_found_and_noise_is_not() -> None:

@@ -6,11 +6,13 @@ tokenizer the tokens that occur. Dropped: AIPerf's raw export, logs, logprobs, a
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from tokenizers import Tokenizer, decoders
@@ -42,13 +44,27 @@ def record(run: Path, name: str) -> Path:
     for pattern in TEXT:
         for path in run.glob(pattern):
             _at(out, run, path).write_text(_PATH.sub("", path.read_text(encoding="utf-8")), encoding="utf-8")
+    spoken = (run / "tokenizer.json").is_file() and any(run.glob("oracles/*/tokens.parquet"))  # texts come from ids
     for pattern, columns in TABLES.items():
         for path in run.glob(pattern):
             table = pq.read_table(path)
-            kept = table.select([column for column in columns if column in table.column_names])
+            names = [name for name in columns if name in table.column_names and not (name == "text" and spoken)]
+            kept = _short_messages(table.select(names))
             pq.write_table(kept, _at(out, run, path), compression="zstd", compression_level=19)
     _tokenizer(run, out)
     return out
+
+
+def _short_messages(table: pa.Table) -> pa.Table:
+    """The end of the last message alone: a report shows no more of a prompt."""
+    if "messages" not in table.column_names:
+        return table
+    asked = [json.loads(messages) for messages in table["messages"].to_pylist()]
+    short = [
+        one[-300:] if isinstance(one, str) else [{**one[-1], "content": one[-1]["content"][-300:]}] for one in asked
+    ]
+    column = pa.array([json.dumps(one) for one in short])
+    return table.set_column(table.column_names.index("messages"), "messages", column)
 
 
 def _at(out: Path, run: Path, path: Path) -> Path:
