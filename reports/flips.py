@@ -49,9 +49,8 @@ def tasks_table(run: Run, flips: list[dict[str, Any]]) -> Table:
     for name in sorted(names, key=lambda name: name != "score"):
         task = name.partition(".")[2]
         one, other = (as_dict(scores.get(arm, {}).get(name)) for arm in ("candidate", "baseline"))
-        lost, gained = ((counts[task, way] if task else whole[way]) for way in ("lost", "gained"))
-        if task in _SPLITS:  # a flip names its task only
-            lost = gained = None
+        ways: list[int | None] = [counts[task, way] if task else whole[way] for way in ("lost", "gained")]
+        lost, gained = (None, None) if task in _SPLITS else ways  # a flip names its task only
         mine, theirs = as_number(one.get("value")), as_number(other.get("value"))
         apart = mine - theirs if mine is not None and theirs is not None else None
         rows.append(
