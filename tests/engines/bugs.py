@@ -21,7 +21,7 @@ class StopPrefixLeaks(Engine):
     async def respond(self, request: Request, honest: Stream) -> Stream:
         async for event in honest:
             leaks = event.finish == "stop" and request.stop and not event.text
-            yield replace(event, text=_most_of(request.stop[0])) if leaks else event
+            yield replace(event, text=_most_of(max(request.stop, key=len))) if leaks else event
 
 
 class SplitCharacters(Engine):

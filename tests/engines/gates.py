@@ -35,7 +35,7 @@ from tests.engines.cheats import catalogue
 from tests.engines.dialects import DIALECTS
 from tests.engines.generate import record
 from tests.engines.matrix import Entry, Row
-from tests.engines.parade import Parade, Turn, carve, parade_cells, write_parade
+from tests.engines.parade import Parade, Turn, carve, parade_cells, without, write_parade
 from tests.engines.recorded import Recorded, key_of, read_bank
 from tests.engines.server import serving
 from tests.engines.stream import Engine, Refusal, Request
@@ -49,7 +49,7 @@ QUANTISATIONS = {"claimed": "Q4_1", "cheaper": "Q4_0", "other-numerics": "Q8_0"}
 BASELINE_PACE = Pace(24, 0.0, 3.75, jitter=0.0, load_ms=0.0)
 CANDIDATE_PACE = Pace(16, 0.0, 2.5, jitter=0.0, load_ms=0.0)
 TURNS = 24  # engines in one AIPerf process
-NEED_REFERENCE = {"token_margin", "prompt-tokens"}  # weights; prompts counted by the reference's own template
+NEED_REFERENCE = {"token_margin", "prompt-tokens", "ids-text"}  # weights; prompts by its template; ids by its words
 BASELINES = (Entry("baseline", "vllm"), Entry("baseline", "transformers-serve"), Entry("baseline-thinks", "vllm"))
 
 
@@ -116,6 +116,7 @@ def _plan(reference: Path, *, fixed: bool = True, scored: bool = True) -> Plan:
         "policy": "no-regression",
         "pairs": [len(PAIRS)],
         # Every family has to show in two pairs; a real gate has six and more, and the default share.
+        "extra_inputs": {"return_token_ids": True} if fixed else {},
         "audit_share": 1.0,
         "audit_logprobs": True,
         "floor_tokens": 512,
@@ -225,7 +226,7 @@ def drive(zoo: Zoo, entries: Sequence[Entry], pair: int) -> None:
 
 
 def _turn(zoo: Zoo, entry: Entry, rows: Sequence[dict[str, Any]], cells: Sequence[Cell]) -> Turn:
-    # `fixed_length` is refused by transformers serve: it is not asked, in either arm.
+    # Fixed lengths and token ids are refused by transformers serve: they are not asked, in either arm.
     kept = tuple(c for c in cells if entry.dialect != "transformers-serve" or c.profile.stop != "fixed")
     names = {cell.name for cell in kept}
     lines = tuple(row["line"] for row in rows if row["cell"] in names)
@@ -235,7 +236,12 @@ def _turn(zoo: Zoo, entry: Entry, rows: Sequence[dict[str, Any]], cells: Sequenc
     tokenizer = zoo_tokenizer(zoo)
     sources: list[Any] = [Recorded(read_bank(_bank(zoo, role)), tokenizer, pace, thinks) for role in QUANTISATIONS]
     engine = Engine() if honest else catalogue()[entry.engine]()
-    return Turn(entry.label, engine, DIALECTS["vllm" if honest else entry.dialect], sources, lines, kept)
+    dialect = DIALECTS["vllm" if honest else entry.dialect]
+    return Turn(entry.label, engine, dialect, sources, lines, kept, _unasked(entry))
+
+
+def _unasked(entry: Entry) -> tuple[str, ...]:
+    return ("return_token_ids",) if entry.dialect == "transformers-serve" else ()
 
 
 # --- verdicts --------------------------------------------------------------------------------------------------------
@@ -278,7 +284,8 @@ def _assemble(zoo: Zoo, entry: Entry, pair: int, cells: set[str], root: Path) ->
     folder.mkdir(parents=True)
     rows = [row for row in zoo.workload(pair) if row["kind"] == "warmup" or row["cell"] in cells]
     bodies = (zoo.pair(pair) / "requests.jsonl").read_bytes().splitlines()
-    write_bytes(folder / "requests.jsonl", b"".join(bodies[row["line"]] + b"\n" for row in rows))
+    sent = [without(bodies[row["line"]], _unasked(entry)) for row in rows]
+    write_bytes(folder / "requests.jsonl", b"".join(body + b"\n" for body in sent))
     numbered = [{**row, "line": line, "session": f"session_{line:06d}"} for line, row in enumerate(rows)]
     table = pa.Table.from_pylist(numbered,
                                  schema=pq.read_schema(zoo.pair(pair) / "workload.parquet"))  # fmt: skip
@@ -307,8 +314,9 @@ def _remembering(zoo: Zoo, baseline: Entry) -> Iterator[None]:
             write_json(floors / "tie.json", {"tie_width": made.tie_width, "result": made.result.model_dump()})
         kept = orjson.loads((floors / "tie.json").read_bytes())
         out.mkdir(parents=True, exist_ok=True)
-        for name in ("tokens.json", "tokens.parquet"):
-            shutil.copy(floors / name, out / name)
+        for file in floors.iterdir():
+            if file.name != "tie.json":
+                shutil.copy(file, out / file.name)
         return Floor(OracleResult.model_validate(kept["result"]), kept["tie_width"])
 
     harness.score.open_reference = lambda path, **options: _reference(path, zoo.out / "scores")  # type: ignore[assignment]

@@ -34,6 +34,7 @@ class Turn:
     upstreams: list[Any]
     lines: tuple[int, ...]
     cells: tuple[Cell, ...]
+    unasked: tuple[str, ...] = ()  # body fields that this engine's dialect refuses, in either arm
 
 
 class Parade(Server):
@@ -102,4 +103,13 @@ def _records(aiperf: Path) -> Iterator[tuple[dict[str, Any], int]]:
 def write_parade(folder: Path, bodies: Sequence[bytes], turns: Sequence[Turn], warmup: int) -> None:
     """requests.jsonl of a parade from the bodies of the pair's workload."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_bytes(folder / "requests.jsonl", b"".join(bodies[line] + b"\n" for line in parade_lines(turns, warmup)))
+    sent = [bodies[line] for line in range(warmup)]
+    sent += [without(bodies[line], turn.unasked) for turn in turns for line in turn.lines]
+    write_bytes(folder / "requests.jsonl", b"".join(body + b"\n" for body in sent))
+
+
+def without(body: bytes, fields: Sequence[str]) -> bytes:
+    """The body without some of its fields."""
+    if not fields:
+        return body
+    return orjson.dumps({name: value for name, value in orjson.loads(body).items() if name not in fields})

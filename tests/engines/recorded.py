@@ -57,9 +57,9 @@ class Recorded:
         ids = self.tokenizer.encode(text, add_special_tokens=False).ids
         if len(ids) >= request.max_tokens:
             ids, finish = ids[: request.max_tokens], "length"
-        elif finish == "length":  # a text re-tokenised to fewer ids than were decoded did not reach its limit
-            finish = "stop"
-        usage = Usage(int(answer["prompt_tokens"]), len(ids) + (finish == "stop"))
+        # What was decoded up to its limit had that many tokens, even where its text re-tokenises to one or two fewer.
+        made = len(ids) + 1 if finish == "stop" else request.max_tokens
+        usage = Usage(int(answer["prompt_tokens"]), made)
         async for event in self._timed(ids, finish, usage, request.in_flight):
             yield event
 

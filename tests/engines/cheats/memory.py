@@ -118,9 +118,9 @@ class SlidingWindow(Engine):
 
     def rewrite(self, request: Request) -> Request:
         prompt = request.prompt
-        if len(prompt) < 700:
+        if len(prompt) < 250:
             return request
-        return request.but(messages=[{"role": "user", "content": f"{prompt[:200]}\n{prompt[-200:]}"}])
+        return request.but(messages=[{"role": "user", "content": f"{prompt[:60]}\n{prompt[-60:]}"}])
 
 
 class CrossTalk(Engine):

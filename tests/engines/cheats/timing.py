@@ -105,7 +105,7 @@ class ManyEventsPerToken(Engine):
 
 class InflatedUsage(Engine):
     name = "inflated-usage"
-    does = "claims 30 % more tokens than it made"
+    does = "claims 60 % more tokens than it made, where the limit on them leaves room"
     rows = (13,)
     check = "usage-tokens"
 
@@ -113,7 +113,7 @@ class InflatedUsage(Engine):
         async for event in honest:
             usage = event.usage
             if usage and event.finish == "stop":
-                usage = replace(usage, completion_tokens=int(usage.completion_tokens * 1.3))
+                usage = replace(usage, completion_tokens=int(usage.completion_tokens * 1.6))
             yield replace(event, usage=usage)
 
 
