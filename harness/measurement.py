@@ -220,7 +220,9 @@ def _drift(start: Values, tpot: Values, load: Load) -> float | None:
     ordered = tpot[np.argsort(start, kind="stable")][: len(tpot) - (0 if load.open_loop else int(load.amount) - 1)]
     kept = ordered[np.isfinite(ordered)]
     half = len(kept) // 2
-    return _finite(_median(kept[half:]) / _median(kept[:half]) if half >= 4 else np.nan)
+    # An answer that comes all at once has a TPOT of 0, and an engine may give no other.
+    earlier = _median(kept[:half]) if half >= 4 else 0.0
+    return _finite(_median(kept[half:]) / earlier if earlier > 0 else np.nan)
 
 
 def _signals(rows: pa.Table, served: Flags, duration: float) -> dict[str, float | None]:

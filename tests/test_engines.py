@@ -10,8 +10,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from harness.measurement import measure_visit
 from tests.engines import bugs
 from tests.engines.cheats import UNCOMMITTABLE, catalogue, cheats
 from tests.engines.cheats.combined import AND, ThreeAtOnce
@@ -119,3 +121,12 @@ def test_an_upstream_that_dies_is_an_error_in_the_stream() -> None:
     with serving(Server(Engine(), [Upstream("http://127.0.0.1:9")])) as url:
         status, events = ask(url, BODY)
     assert status == 200 and "upstream" in events[0][1]
+
+
+def test_an_engine_without_any_pace_is_measured_and_cannot_stop_the_judge() -> None:
+    """Found by the real matrix: every answer at one instant made the drift of TPOT a division by zero."""
+    table = fast_gate().baseline.drop_columns(["pair"])
+    still = pa.array([None if value is None else 0.0 for value in table["tpot_ms"].to_pylist()], pa.float64())
+    at_once = table.set_column(table.column_names.index("tpot_ms"), "tpot_ms", still)
+    measured = measure_visit(at_once, pair=1, role="candidate", slot=1, slos={})
+    assert all(cell.signals["tpot_drift"] is None and cell.tpot_ms.p50 == 0 for cell in measured.cells.values())

@@ -49,7 +49,8 @@ QUANTISATIONS = {"claimed": "Q4_1", "cheaper": "Q4_0", "other-numerics": "Q8_0"}
 BASELINE_PACE = Pace(24, 0.0, 3.75, jitter=0.0, load_ms=0.0)
 CANDIDATE_PACE = Pace(16, 0.0, 2.5, jitter=0.0, load_ms=0.0)
 TURNS = 24  # engines in one AIPerf process
-NEED_REFERENCE = {"token_margin", "prompt-tokens", "ids-text"}  # weights; prompts by its template; ids by its words
+# Weights; speed, which is not judged of a run without accuracy; prompts by its template; ids by its words.
+NEED_REFERENCE = {"token_margin", "ttft", "prompt-tokens", "ids-text"}
 BASELINES = (Entry("baseline", "vllm"), Entry("baseline", "transformers-serve"), Entry("baseline-thinks", "vllm"))
 
 
