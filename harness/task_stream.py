@@ -56,6 +56,8 @@ def check_tasks(plan: Plan, cells: Sequence[Cell]) -> None:
 def write_tasks(plan: Plan, cells: Sequence[Cell], root: Path, progress: Progress) -> list[Path]:
     """Write tasks/: the offline pack's items, every item as it will be asked, and what is known of each task."""
     folder = root / FOLDER
+    # It holds the answers: a launched engine of another user must not read them.
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     about: dict[str, Any] = {"schema_version": 1, "tasks": []}
     specs = [spec_of(use) for use in plan.tasks]
     room = plan.pairs[-1] * sum(capacity(plan, cell) for cell in cells)

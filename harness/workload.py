@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -219,9 +219,9 @@ def request_body(plan: TrafficPlan, row: dict[str, Any], model: str, api: str) -
     prompt = orjson.loads(row["messages"])
     body: dict[str, Any] = {"model": model}
     if api == "chat":
-        body["messages"] = prompt
+        body["messages"] = prompt if isinstance(prompt, list) else [{"role": "user", "content": prompt}]
     else:
-        body["prompt"] = "\n\n".join(message["content"] for message in prompt)
+        body["prompt"] = prompt if isinstance(prompt, str) else plain_prompt(prompt)
     body |= {"max_tokens": row["max_tokens"], "temperature": row["temperature"], "seed": row["seed"] & 0x7FFFFFFF}
     if row["top_p"] is not None:
         body["top_p"] = row["top_p"]
@@ -255,6 +255,15 @@ def _row(line: int, cell: str, profile: str, kind: str, spec: RequestSpec) -> di
     }
 
 
+def plain_prompt(messages: Sequence[Mapping[str, str]]) -> str:
+    """Chat messages as the text of a completions request."""
+    return "\n\n".join(message["content"] for message in messages)
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    return row | {"messages": orjson.dumps(plain_prompt(orjson.loads(row["messages"]))).decode()}
+
+
 def bodies(plan: TrafficPlan, rows: list[dict[str, Any]], model: str, api: str, kind: Format = "raw_payload") -> bytes:
     """A part's data set file for one served model name and API, in send order."""
     return dataset_bytes(kind, rows, lambda row: request_body(plan, row, model, api))
@@ -269,6 +278,10 @@ def _write(
     parts: list[dict[str, Any]],
 ) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
+    if all(plan.endpoint(arm).api == "completions" for arm in plan.arms):
+        # The reference must be given what the engines were given: no chat template.
+        whole = {part["part"] for part in parts if part["format"] == "raw_payload"}
+        rows = [_plain(row) if row["part"] in whole else row for row in rows]
     paths = [folder / "workload.parquet", folder / "pair.json"]
     sink = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), sink)

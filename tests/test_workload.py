@@ -148,6 +148,16 @@ def test_what_is_sent_carries_standard_fields_only(tmp_path: Path) -> None:
         assert set(body) <= allowed
 
 
+def test_a_completions_prompt_is_kept_as_the_engines_are_given_it(tmp_path: Path) -> None:
+    endpoints = {arm: {"url": f"http://{arm}", "api": "completions"} for arm in ("baseline", "candidate")}
+    plan = _plan(endpoints=endpoints)
+    write_pair(plan, make_cells(plan), 1, tmp_path, _words)
+    rows = pq.read_table(tmp_path / "workload.parquet").to_pylist()
+    prompts = [json.loads(row["messages"]) for row in rows]
+    assert all(isinstance(prompt, str) for prompt in prompts), "so that the reference applies no chat template"
+    assert [body["prompt"] for body in _bodies(tmp_path)] == prompts
+
+
 def test_the_sampling_a_profile_asks_for_is_sent(tmp_path: Path) -> None:
     plan = _plan(profiles=["decode-hard"])
     cells = make_cells(plan)

@@ -28,6 +28,7 @@ from harness.errors import UsageError
 )
 @click.option("--concurrency", help="Concurrencies, e.g. 1,8,32 (default: the profile's own).")
 @click.option("--policy", help="beat-by-20, no-regression, or a file of criteria.")
+@click.option("--tasks", help="lm-eval tasks inside the timed stream, e.g. offline-pack,gsm8k (docs/tasks.md).")
 @click.option("--criterion", "criteria", multiple=True, help='Extra criterion, e.g. "ttft.p95 <= 200ms"; repeatable.')
 @click.option("--pairs", help="Pairs of visits: one look (6) or two (6,12). Fewer than 5 make a quick run.")
 @click.option("--seed", type=int, help="Seed of every prompt and every order.")
@@ -222,6 +223,8 @@ def _plan_changes(flags: dict[str, Any]) -> dict[str, Any]:
             changes[key] = flags[key]
     if flags["criteria"]:
         changes["criteria"] = list(flags["criteria"])
+    if flags["tasks"]:
+        changes["tasks"] = [name.strip() for name in flags["tasks"].split(",")]
     if flags["pairs"]:
         changes["pairs"] = _integers("--pairs", flags["pairs"])
     return changes
