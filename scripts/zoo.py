@@ -55,7 +55,7 @@ def main() -> None:
     if target:
         target.write_text(page(rows, fast=args.fast))
     print(summary(rows))
-    sys.exit(0 if all(row.verdict != "FAIL" if row.honest else row.named for row in rows) else 1)
+    sys.exit(0 if all(row.verdict != "FAIL" if row.honest else row.named or row.neutralised for row in rows) else 1)
 
 
 def choose(names: list[str], sample: int | None, honest_runs: int) -> list[Entry]:

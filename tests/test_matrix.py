@@ -25,6 +25,11 @@ def test_several_cheats_must_all_be_named() -> None:
     assert not _row(both, "protocol.loops").named
 
 
+def test_a_trick_that_moves_no_number_is_told_apart_and_not_counted() -> None:
+    rows = [_row("ttft", verdict="INCONCLUSIVE"), _row("loops", "protocol.loops")]
+    assert summary(rows) == "caught=1/1 named=1/1 honest_failed=0/0" and "Not counted: e." in page(rows, fast=False)
+
+
 def test_the_summary_and_the_page() -> None:
     rows = [_row("", verdict="INCONCLUSIVE"), _row("loops", "protocol.loops"), _row("loops", "token_margin")]
     assert summary(rows) == "caught=2/2 named=1/2 honest_failed=0/1"

@@ -42,6 +42,11 @@ class Row:
         return not self.expected
 
     @property
+    def neutralised(self) -> bool:
+        """A trick that moves no number: there is nothing to accuse it of."""
+        return self.expected == "ttft"
+
+    @property
     def named(self) -> bool:
         """Was every check that must notice among those that did?"""
         return all(any(_is(expected, check) for check in self.fired) for expected in self.expected.split(AND))
@@ -58,7 +63,7 @@ def _is(expected: str, check: str) -> bool:
 
 def summary(rows: Sequence[Row]) -> str:
     """The last line: how many were caught, by the check named for them, and how many honest ones failed."""
-    bad, honest = [r for r in rows if not r.honest], [r for r in rows if r.honest]
+    bad, honest = [r for r in rows if not r.honest and not r.neutralised], [r for r in rows if r.honest]
     caught, named = sum(r.verdict == "FAIL" for r in bad), sum(r.named for r in bad)
     failed = sum(r.verdict == "FAIL" for r in honest)
     return f"caught={caught}/{len(bad)} named={named}/{len(bad)} honest_failed={failed}/{len(honest)}"
@@ -86,6 +91,11 @@ def page(rows: Sequence[Row], *, fast: bool) -> str:
             f"No honest engine failed in {len(honest)} gates: with 95 % confidence fewer than {bound:.1%} do.",
             "",
         ]
+    if tricks := [row.entry.engine for row in rows if row.neutralised]:
+        why = (
+            "TTFT counts from the first content, so an early chunk without any gains nothing and nobody need be accused"
+        )
+        lines += [f"Not counted: {', '.join(tricks)}. {why} (tests/test_engines.py).", ""]
     lines += ["| engine | what it does | must be named by | was named by | verdict | tokens | s |", "|" + " --- |" * 7]
     for row in rows:
         expected = row.expected.split(AND)
