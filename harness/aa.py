@@ -119,7 +119,12 @@ def _pairs_needed(series: Sequence[Series], noise: Noise) -> int | None:
 def _sentence(biased: Sequence[str], d: Array, checks: Sequence[CheckNoise]) -> str:
     noisiest = f"noise between pairs up to {100 * checks[0].noise:.1f} % ({checks[0].check})"
     if not biased:
-        return f"The baseline against itself reads 1 within {BIAS:.0%} in all {len(d)} checks; {noisiest}."
+        far = max(checks, key=lambda check: abs(np.log(check.ratio)))
+        bounds = "" if far.ci_low is None else f", between {far.ci_low:.2f}x and {far.ci_high:.2f}x"
+        return (
+            f"No check is proven to differ from 1 by more than {BIAS:.0%}; the furthest of {len(d)} is {far.check}, "
+            f"{far.ratio:.2f}x{bounds}; {noisiest}."
+        )
     return (
         f"The baseline against itself differs from 1 by more than {BIAS:.0%} in {len(biased)} of {len(d)} checks "
         f"(first {biased[0]}); {noisiest}: this machine, or the order of its visits, cannot be trusted."
