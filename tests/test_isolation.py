@@ -55,7 +55,7 @@ def test_a_launched_engine_has_its_own_key_and_no_other_secret(tmp_path: Path) -
 
 
 def test_the_load_generator_has_the_key_of_whom_it_asks(tmp_path: Path) -> None:
-    environment = _environment(Visit(_plan("true"), "baseline", 1, 0, (), 0, tmp_path))
+    environment = _environment(Visit(_plan("true"), "baseline", 1, 0, (), tmp_path))
     assert environment["BASELINE_KEY"] == "k-baseline"
     assert not {"CANDIDATE_KEY", "REF_KEY", "SEALED"} & environment.keys()
 
