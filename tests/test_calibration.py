@@ -207,7 +207,8 @@ def stream(url: str, line: int, *, tokens: int = 12, block: int = 1) -> list[Any
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=10)
     shape = {"line": line, "ttft_ms": 20, "interval_ms": 3, "tokens_per_event": block}
-    body = {"messages": [{"role": "user", "content": "one two"}], "max_tokens": tokens, "calibration": shape}
+    message = {"role": "user", "content": "one two"}
+    body = {"messages": [message], "max_tokens": tokens, "calibration": shape, "stream": True}
     connection.request("POST", "/v1/chat/completions", json.dumps(body))
     lines = connection.getresponse().read().decode().split("\n\n")
     connection.close()
@@ -237,6 +238,13 @@ def test_the_mock_answers_a_readiness_check(mock: tuple[str, Path]) -> None:
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=10)
     connection.request("GET", "/v1/models")
     assert json.loads(connection.getresponse().read())["data"][0]["id"] == "calibration"
+
+
+def test_the_mock_says_that_it_answers_without_a_stream(mock: tuple[str, Path]) -> None:
+    parts = urlsplit(mock[0])
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=10)
+    connection.request("POST", "/v1/chat/completions", json.dumps({"max_tokens": 1}))
+    assert json.loads(connection.getresponse().read())["object"] == "chat.completion"
 
 
 def test_a_shape_is_taken_from_the_candidate() -> None:
