@@ -17,8 +17,9 @@ as its name says). Both arms get the same ones, and the baseline is the control:
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -105,12 +106,9 @@ def _copy(base: Mapping[str, Any], after: int, item: str, **fields: Any) -> Audi
     return AuditRequest(**{"after": after, "item": item, **same, **fields})
 
 
-def _repeat(rng: random.Random, base: int, load: Sequence[Mapping[str, Any]], _: int) -> list[AuditRequest]:
-    return [_copy(load[base], _later(rng, base, load), f"audit/repeats/{load[base]['item']}")]
-
-
-def _twin(rng: random.Random, base: int, load: Sequence[Mapping[str, Any]], _: int) -> list[AuditRequest]:
-    return [_copy(load[base], _later(rng, base, load), f"audit/logprob-twins/{load[base]['item']}")]
+def _again(family: str, rng: random.Random, base: int, load: Sequence[Mapping[str, Any]], _: int) -> list[AuditRequest]:
+    """The request once more, later; what a family adds to its body is `body_fields`."""
+    return [_copy(load[base], _later(rng, base, load), f"audit/{family}/{load[base]['item']}")]
 
 
 def _nonce(rng: random.Random, base: int, load: Sequence[Mapping[str, Any]], _: int) -> list[AuditRequest]:
@@ -165,9 +163,9 @@ def _hay(
     return hay[:kept], ends[:kept]
 
 
-_MAKE = {
-    "repeats": _repeat,
-    "logprob-twins": _twin,
+_MAKE: dict[str, Callable[..., list[AuditRequest]]] = {
+    "repeats": partial(_again, "repeats"),
+    "logprob-twins": partial(_again, "logprob-twins"),
     "nonce-twins": _nonce,
     "seeds": _seeds,
     "minimal-pairs": _pair,

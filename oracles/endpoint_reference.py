@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,12 +21,11 @@ import numpy as np
 from oracles.chat_tokenizer import ChatTokenizer, OracleError, end_ids, listed_ends
 from oracles.logits import Ask, ask_prompt
 from oracles.logprob_rows import LogprobRow
-from oracles.scoring import ScoreRequest, TokenScores
+from oracles.scoring import Progress, ScoreRequest, TokenScores
 
 IN_FLIGHT = 8
 MIN_TOP = 20
 ANSWER_LIMIT = 1 << 30
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)

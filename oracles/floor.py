@@ -11,7 +11,7 @@ logits moved (Yuan et al., arXiv 2506.09501, measure how much such changes matte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,14 +22,15 @@ import numpy.typing as npt
 import pandas as pd
 
 from oracles.answers import Answer, Visit, read_answers
+from oracles.atomic import write_result
 from oracles.kl_metrics import bucketed_kld
 from oracles.logit_oracle import write_rows
 from oracles.logits import SMALLEST
 from oracles.reference import LocalReference, OracleError, Reference, open_reference
 from oracles.result import Metric, OracleResult
-from oracles.scoring import ScoreRequest, TokenScores
+from oracles.scoring import Progress, ScoreRequest, TokenScores
 from oracles.token_table import token_row, write_table
-from oracles.tokens import sha256, token_metrics, write_result
+from oracles.tokens import sha256, token_metrics
 
 VERSION = 1
 MAX_TOKENS = 2048
@@ -38,7 +39,6 @@ CANDIDATES = 20  # of the reference; other numerics choose among them, and their
 Numerics = Literal["precision", "attention", "batch", "cache"]
 ALL: tuple[Numerics, ...] = ("precision", "attention", "batch")
 EVERY: tuple[Numerics, ...] = (*ALL, "cache")
-Progress = Callable[[int, int], None]
 Values = npt.NDArray[np.float64]
 
 

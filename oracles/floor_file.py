@@ -6,7 +6,7 @@ the baseline's timed answers instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,14 @@ import numpy as np
 from pydantic import ValidationError
 
 from oracles.answers import Answer
+from oracles.atomic import write_bytes
 from oracles.floor import Floor
 from oracles.reference import LocalReference, OracleError, Reference
 from oracles.result import OracleResult
+from oracles.scoring import Progress
 
 FILES = ("tokens.json", "tokens.parquet", "logits.parquet")
 ANSWER_TOKENS, TOGETHER = 64, 8
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -89,9 +90,6 @@ def take_floor(folder: Path, reference: Reference, out_dir: Path) -> Floor:
         raise OracleError(
             f"floor: {folder} was measured under another reference; measure it again: enginegate floor --reference ..."
         )
-    out_dir.mkdir(parents=True, exist_ok=True)
     for name in FILES:
-        temporary = out_dir / f".{name}.partial"
-        temporary.write_bytes((folder / name).read_bytes())
-        temporary.replace(out_dir / name)
+        write_bytes(out_dir / name, (folder / name).read_bytes())
     return Floor(result, result.metrics["tie_width"].value)

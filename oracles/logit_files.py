@@ -10,7 +10,6 @@ the text's beginning at temperature 0 and says what it thought of its own tokens
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,15 +20,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from oracles.atomic import write_bytes, write_table
 from oracles.logits import TOP_K, Ask, Document, Phase, ask_decode, ask_prompt, self_consistency
 from oracles.logprob_rows import LogprobRow
 from oracles.reference import OracleError
+from oracles.scoring import Progress
 
 TEXT_TOKENS, PROMPT_TOKENS, DECODE_TOKENS = 384, 96, 48
 IN_FLIGHT = 4
 CONSISTENCY_TEXTS = 4
 HALF = 0.5  # temperature at which raw and scaled log-probabilities differ by a factor of two
-Progress = Callable[[int, int], None]
 
 SCHEMA = pa.schema(
     [
@@ -85,11 +85,7 @@ def collect(
     rows = [_row(text, document) for text, document in documents]
     table = pa.Table.from_pylist(rows, schema=SCHEMA)
     told = json.dumps({"schema_version": 1, "top_k": top_k, "routes": routes, "metrics": metrics}, indent=2).encode()
-    out_dir.mkdir(parents=True, exist_ok=True)
-    return [
-        _write(out_dir / "rows.parquet", lambda path: pq.write_table(table, path, compression="zstd")),
-        _write(out_dir / "routes.json", lambda path: path.write_bytes(told + b"\n")),
-    ]
+    return [write_table(out_dir / "rows.parquet", table), write_bytes(out_dir / "routes.json", told + b"\n")]
 
 
 def _route(
@@ -195,12 +191,3 @@ def _document(row: dict[str, Any]) -> tuple[Text, Document]:
         place += count
     text = Text(row["pair"], row["line"], row["item"], row["stratum"], [*row["context"], *row["ids"]])
     return text, Document(row["item"], row["stratum"], row["phase"], row["context"], row["ids"], rows)
-
-
-def _write(path: Path, write: Callable[[Path], Any]) -> Path:
-    temporary = path.with_name(f".{path.name}.partial")
-    write(temporary)
-    with temporary.open("rb+") as stream:
-        os.fsync(stream.fileno())
-    temporary.replace(path)
-    return path

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from oracles.atomic import write_result, write_table
 from oracles.kl_metrics import Positions, kl_metrics
 from oracles.logit_files import Text, cut_to, read_documents, read_routes
 from oracles.logits import Document, Phase, compare
@@ -21,7 +20,6 @@ VERSION = 2
 REFERENCE_IDS, SERVED_REFERENCE_IDS = 100, 20
 PHASES: tuple[Phase, ...] = ("prefill", "decode")
 Arm = Literal["baseline", "candidate"]
-Progress = Callable[[int, int], None]
 
 SCHEMA = pa.schema(
     [
@@ -72,21 +70,15 @@ def score_logits(folder: Path, reference: Reference, arm: Arm, out_dir: Path, *,
     common["inputs"] = {"reference": reference.revision}
     if not rows:
         reason = "No log-probabilities of this endpoint could be compared. " + " ".join(notes)
-        return _write_result(OracleResult(status="unscored", reason=reason, **common), out_dir)
+        return write_result(OracleResult(status="unscored", reason=reason, **common), out_dir)
     metrics["ids_compared"] = Metric(value=top_k, unit="ids", n=len(rows))
     write_rows(rows, out_dir / "logits.parquet")
-    return _write_result(OracleResult(status="scored", metrics=metrics, **common), out_dir)
+    return write_result(OracleResult(status="scored", metrics=metrics, **common), out_dir)
 
 
 def write_rows(rows: Sequence[dict[str, Any]], path: Path) -> None:
     """Write logits.parquet atomically."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.partial")
-    with temporary.open("wb") as stream:
-        pq.write_table(pa.Table.from_pylist(list(rows), schema=SCHEMA), stream, compression="zstd")
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(path)
+    write_table(path, pa.Table.from_pylist(list(rows), schema=SCHEMA))
 
 
 def _compared(documents: Sequence[Document], reference: Reference) -> Positions:
@@ -118,13 +110,3 @@ def _rows(part: Sequence[tuple[Text, Document]], positions: Positions) -> list[d
             }
         )
     return rows
-
-
-def _write_result(result: OracleResult, out_dir: Path) -> OracleResult:
-    out_dir.mkdir(parents=True, exist_ok=True)
-    temporary = out_dir / ".logits.json.partial"
-    temporary.write_text(result.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    with temporary.open("rb+") as stream:
-        os.fsync(stream.fileno())
-    temporary.replace(out_dir / "logits.json")
-    return result

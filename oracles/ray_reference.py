@@ -7,7 +7,7 @@ results are the same whoever scores which. Ray starts a worker that died again a
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,13 @@ from oracles.reference import model_folder, open_reference, revision
 from oracles.scoring import (
     BATCH_TOKENS_CPU,
     BATCH_TOKENS_GPU,
+    Progress,
     ScoreRequest,
     TokenScores,
     check_requests,
     plan_batches,
 )
 
-Progress = Callable[[int, int], None]
 WHOLE = 1 << 40  # tokens: a batch that was planned stays one
 
 

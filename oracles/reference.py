@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from oracles.chat_tokenizer import ChatTokenizer, OracleError, end_ids
 from oracles.experts import use_sorted_experts
-from oracles.scoring import ScoreRequest, TokenScores, score
+from oracles.scoring import Progress, ScoreRequest, TokenScores, score
 from oracles.token_statistics import compile_in_process
 
 __all__ = ["ChatTokenizer", "LocalReference", "OracleError", "Reference", "open_reference"]
 
-Progress = Callable[[int, int], None]
 DTYPES = ("bfloat16", "float16", "float32")
 _SAMPLES, _SAMPLE_BYTES = 256, 4096
 

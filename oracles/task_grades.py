@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from oracles.atomic import write_table
 from oracles.task_answers import TaskAnswer, read_answer
 from oracles.task_loading import TaskSpec, load
 from oracles.task_model import Question, TaskError, run_tasks
@@ -83,10 +83,7 @@ def grade(
 
 def write_grades(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Write tasks.parquet."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.partial")
-    pq.write_table(pa.Table.from_pylist(list(rows), schema=GRADES), temporary, compression="zstd")
-    temporary.replace(path)
+    write_table(path, pa.Table.from_pylist(list(rows), schema=GRADES))
 
 
 def _in_repeats(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:

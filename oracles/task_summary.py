@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from scipy import stats
 
+from oracles.atomic import write_table
 from oracles.evidence import ALPHA
 from oracles.result import Finding, Metric, OracleResult
 from oracles.task_answers import WRONG
@@ -92,46 +93,38 @@ def flips(baseline: pd.DataFrame, candidate: pd.DataFrame) -> pd.DataFrame:
 
 def write_flips(rows: pd.DataFrame, path: Path) -> None:
     """Write flips.parquet."""
-    temporary = path.with_name(f".{path.name}.partial")
-    pq.write_table(pa.Table.from_pandas(rows, schema=FLIPS, preserve_index=False), temporary, compression="zstd")
-    temporary.replace(path)
+    write_table(path, pa.Table.from_pandas(rows, schema=FLIPS, preserve_index=False))
 
 
 def _score(rows: pd.DataFrame) -> Metric:
     """Mean in per cent over items, two-sided 95 % interval clustered (Miller 2024, arXiv 2411.00640)."""
     items = rows.groupby("item").agg(score=("score", "mean"), cluster=("cluster", "first"))
-    mean, n = float(items["score"].mean()), len(items)
-    sums = (items["score"] - mean).groupby(items["cluster"]).sum().to_numpy(dtype=float)
-    if len(sums) < 2:
-        return Metric(value=100 * mean, unit="%", n=n)
-    error = float(np.sqrt((sums**2).sum() * len(sums) / (len(sums) - 1)) / n)
-    half = float(stats.t.ppf(0.975, len(sums) - 1)) * error
-    return Metric(
-        value=100 * mean, unit="%", n=n, ci_low=100 * max(0.0, mean - half), ci_high=100 * min(1.0, mean + half)
-    )
+    found = _mean(items["score"], items["cluster"], "%")
+    if found.ci_low is None or found.ci_high is None:
+        return found
+    return found.model_copy(update={"ci_low": max(0.0, found.ci_low), "ci_high": min(100.0, found.ci_high)})
 
 
 def _differences(baseline: pd.DataFrame, candidate: pd.DataFrame) -> dict[str, Metric]:
     """Candidate minus baseline by item in points, over all and by task; how likely chance loses so many answers."""
     table = paired(baseline, candidate).dropna()
     table["gain"] = table["candidate"] - table["baseline"]
-    metrics = {"difference": _difference(table)}
-    metrics |= {f"difference.{name}": _difference(rows) for name, rows in table.groupby("task")}
+    metrics = {"difference": _mean(table["gain"], table["cluster"], "pt")}
+    metrics |= {f"difference.{name}": _mean(r["gain"], r["cluster"], "pt") for name, r in table.groupby("task")}
     lost, gained = int((table["gain"] < 0).sum()), int((table["gain"] > 0).sum())
     # One-sided mid-p McNemar: half the chance of what was seen, and all of the chance of more lost.
     p = stats.binom.sf(lost, lost + gained, 0.5) + stats.binom.pmf(lost, lost + gained, 0.5) / 2
     return metrics | {"lost_p": Metric(value=float(p), unit="p", n=lost + gained)}
 
 
-def _difference(rows: pd.DataFrame) -> Metric:
-    """Mean difference with its clustered two-sided 95 % interval."""
-    gain = rows["gain"].to_numpy(dtype=float)
-    mean, error, n = _clustered(gain, rows["cluster"])
-    clusters = rows["cluster"].nunique()
+def _mean(values: pd.Series[Any], cluster: pd.Series[Any], unit: str) -> Metric:
+    """A hundredfold mean with its clustered two-sided 95 % interval; none from a single cluster."""
+    mean, error, n = _clustered(values.to_numpy(dtype=float), cluster)
+    clusters = cluster.nunique()
     if clusters < 2:
-        return Metric(value=100 * mean, unit="pt", n=n)
+        return Metric(value=100 * mean, unit=unit, n=n)
     half = float(stats.t.ppf(0.975, clusters - 1)) * error
-    return Metric(value=100 * mean, unit="pt", n=n, ci_low=100 * (mean - half), ci_high=100 * (mean + half))
+    return Metric(value=100 * mean, unit=unit, n=n, ci_low=100 * (mean - half), ci_high=100 * (mean + half))
 
 
 def _alarm(compared: dict[str, Metric]) -> tuple[str, ...]:

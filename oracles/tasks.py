@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from oracles.atomic import write_table
 from oracles.task_loading import TaskSpec, load
 from oracles.task_model import MOST_STOPS, Question, TaskError, run_tasks, sampling
 
@@ -158,10 +159,7 @@ def score_key(
 
 def write_items(items: Sequence[TaskItem], path: Path) -> None:
     """Write the items' table."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.partial")
-    pq.write_table(pa.Table.from_pylist([asdict(item) for item in items], schema=ITEMS), temporary, compression="zstd")
-    temporary.replace(path)
+    write_table(path, pa.Table.from_pylist([asdict(item) for item in items], schema=ITEMS))
 
 
 def read_items(path: Path) -> list[TaskItem]:

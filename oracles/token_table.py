@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from oracles import atomic
 from oracles.answers import Answer
 from oracles.scoring import TokenScores
 
@@ -106,11 +105,4 @@ def write_table(rows: Sequence[dict[str, Any]], path: Path) -> None:
                 f"pair {row['pair']} line {row['line']}: the reference gave a number that is not finite; its "
                 "weights or its dtype cannot be trusted"
             )
-    table = pa.Table.from_pylist(list(rows), schema=SCHEMA)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.partial")
-    with temporary.open("wb") as stream:
-        pq.write_table(table, stream, compression="zstd")
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(path)
+    atomic.write_table(path, pa.Table.from_pylist(list(rows), schema=SCHEMA))

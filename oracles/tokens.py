@@ -9,8 +9,7 @@ What cannot be scored is counted and named, never dropped in silence.
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -19,16 +18,16 @@ import numpy.typing as npt
 import pandas as pd
 
 from oracles.answers import Answers, Key, Visit, read_answers
+from oracles.atomic import write_result
 from oracles.reference import OracleError, Reference
 from oracles.result import Metric, OracleResult
-from oracles.scoring import ScoreRequest
+from oracles.scoring import Progress, ScoreRequest
 from oracles.store import ScoreStore, score_stored
 from oracles.token_table import token_row, write_table
 
 VERSION = 1
 RESAMPLES = 1000
 Arm = Literal["baseline", "candidate", "floor"]
-Progress = Callable[[int, int], None]
 Values = npt.NDArray[np.float64]
 
 
@@ -171,18 +170,6 @@ def _unscored(arm: Arm, reason: str, inputs: dict[str, str], answers: Answers) -
         oracle="tokens", arm=arm, version=VERSION, status="unscored", reason=reason,
         metrics=_counts(answers), inputs=inputs, notes=_notes(answers),
     )  # fmt: skip
-
-
-def write_result(result: OracleResult, out_dir: Path) -> OracleResult:
-    """Write tokens.json atomically."""
-    out_dir.mkdir(parents=True, exist_ok=True)
-    temporary = out_dir / ".tokens.json.partial"
-    with temporary.open("w", encoding="utf-8") as stream:
-        stream.write(result.model_dump_json(indent=2) + "\n")
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(out_dir / "tokens.json")
-    return result
 
 
 def sha256(path: Path) -> str:
