@@ -14,6 +14,7 @@ from harness.doctor import Diagnosis, candidate_shapes, examine
 from harness.errors import UsageError
 from harness.probes import Support
 from harness.progress import Progress
+from harness.traffic_plan import check_model_folder
 from harness.verdict import Record
 
 
@@ -45,8 +46,8 @@ def check_up(asked: Request, progress: Progress) -> Checkup:
     folder = asked.tokenizer or asked.reference
     if folder is not None and not (folder / "tokenizer.json").is_file():
         raise UsageError(f"--tokenizer: {folder} has no tokenizer.json; save the tokenizer there with save_pretrained.")
-    if asked.reference is not None and not (asked.reference / "config.json").is_file():
-        raise UsageError(f"--reference: {asked.reference} has no config.json; name a Hugging Face model folder.")
+    if asked.reference is not None:
+        check_model_folder(asked.reference, "--reference")
     if asked.shapes and folder is None:
         raise UsageError("--shape needs --tokenizer: AIPerf counts with it, and its cost is part of the client.")
     diagnoses = tuple(

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from harness.calibration import MARGIN, METRICS, Bias, calibrate, client_fingerprint
 from harness.calibration_visit import Shape
-from harness.measurement import CellMeasurement, VisitMeasurement
+from harness.measurement import CellMeasurement, read_visits
 from harness.plan import TrafficPlan
 from harness.progress import Progress
 from harness.run_store import RunStore, read_json, write_json
@@ -40,8 +40,7 @@ def calibrate_run(
     plan: TrafficPlan, cells: Sequence[Cell], arms: Sequence[str], store: RunStore, progress: Progress
 ) -> list[Path]:
     """Calibrate the client for every arm's shape in every cell and write calibration.json."""
-    files = sorted(store.root.glob("pairs/*/*/measurements.json"))
-    visits = [VisitMeasurement.model_validate(read_json(path)) for path in files]
+    visits = read_visits(store.root)
     shapes = {
         (cell.name, arm): shape
         for cell in cells

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from harness.run_store import write_bytes
+from harness.run_store import write_table
 from harness.workload import SCHEMA
 
 Message = Mapping[str, Any]
@@ -29,9 +29,7 @@ def write_conversations(workload: Path, requests: Path, out: Path) -> list[Path]
         return []
     replies = {row["line"]: row["text"] or "" for row in pq.read_table(requests, columns=["line", "text"]).to_pylist()}
     table = pa.Table.from_pylist(with_history(asked.to_pylist(), replies), schema=SCHEMA)
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink)
-    write_bytes(out, sink.getvalue().to_pybytes())
+    write_table(out, table)
     return [out]
 
 

@@ -168,7 +168,7 @@ def _one_token(plan: TrafficPlan, role: Arm, url: str) -> tuple[dict[str, Any], 
     else:
         path, body = "/v1/completions", {**body, "prompt": text}
     request = urllib.request.Request(
-        url + path, data=orjson.dumps(body), headers={"Content-Type": "application/json", **_auth(endpoint)}
+        url + path, data=orjson.dumps(body), headers={"Content-Type": "application/json", **authorization(endpoint)}
     )
     try:
         with urllib.request.urlopen(request, timeout=plan.request_timeout_s) as answer:
@@ -188,11 +188,12 @@ def _one_token(plan: TrafficPlan, role: Arm, url: str) -> tuple[dict[str, Any], 
 
 
 def _get(endpoint: Endpoint, url: str) -> Any:
-    with urllib.request.urlopen(urllib.request.Request(url, headers=_auth(endpoint)), timeout=5) as answer:
+    with urllib.request.urlopen(urllib.request.Request(url, headers=authorization(endpoint)), timeout=5) as answer:
         return orjson.loads(answer.read(_BODY_LIMIT))
 
 
-def _auth(endpoint: Endpoint) -> dict[str, str]:
+def authorization(endpoint: Endpoint) -> dict[str, str]:
+    """The header that carries the endpoint's key; none without a key."""
     return {"Authorization": f"Bearer {os.environ[endpoint.api_key_env]}"} if endpoint.api_key_env else {}
 
 

@@ -21,7 +21,7 @@ from harness.gate import GateInput, decide
 from harness.gpu_telemetry import measures_memory
 from harness.isolation import isolation_notes
 from harness.logits import documents_wanted
-from harness.measurement import Role, VisitMeasurement
+from harness.measurement import Role, VisitMeasurement, read_visits
 from harness.noise import machine_check, noise_notes
 from harness.noise_store import read_noise
 from harness.parts import suffix
@@ -47,9 +47,7 @@ def judge(plan: Plan, root: Path) -> Verdict:
 def gate_input(plan: Plan, root: Path, criteria: Sequence[Criterion]) -> GateInput:
     """What the gate is asked about a run directory under some criteria."""
     cells = make_cells(plan)
-    visits = tuple(
-        VisitMeasurement.model_validate(read_json(path)) for path in sorted(root.glob("pairs/*/*/measurements.json"))
-    )
+    visits = read_visits(root)
     scopes = cell_scopes(cells)
     measured = measured_metrics(plan)
     known = read_noise(root)

@@ -8,11 +8,12 @@ from harness import pipeline, processes
 from harness.endpoint import Engines
 from harness.errors import InvalidRun, UsageError
 from harness.logits import documents_wanted
-from harness.noise_store import NOISE
-from harness.plan import Plan, Reference, dump_plan
+from harness.plan import Plan, Reference
 from harness.progress import Progress
-from harness.run_store import RunStore, write_bytes
+from harness.resuming import replace_plan
+from harness.run_store import RunStore
 from harness.score import score_arms
+from harness.traffic_plan import check_model_folder
 from harness.verdict import Verdict
 from harness.workload import make_cells
 
@@ -68,13 +69,8 @@ def _with_reference(store: RunStore, reference: Path | None, device: str | None,
             raise UsageError("--reference DIR is missing: the run's plan names no reference.")
         return plan
     path = reference.resolve() if reference else plan.reference.path if plan.reference else None
-    if path is None or not (path / "config.json").is_file():
-        raise UsageError(f"--reference: {path} has no config.json; name a Hugging Face model folder.")
+    check_model_folder(path, "--reference")
     asked = (plan.reference or Reference.model_validate({"path": path})).model_copy(
         update={"path": path, "url": None, "device": device or "auto", "ray": ray}
     )
-    plan = plan.model_copy(update={"reference": asked})
-    write_bytes(store.root / "plan.yaml", dump_plan(plan).encode())
-    kept = [store.root / name for name in ("plan.yaml", "environment.json", "tokenizer.json", NOISE)]
-    store.record("prepare", [path for path in kept if path.is_file()])
-    return plan
+    return replace_plan(plan.model_copy(update={"reference": asked}), store)

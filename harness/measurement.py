@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
+from harness.run_store import read_json
 from harness.verdict import Finite, Record
 
 Values = npt.NDArray[np.float64]
@@ -68,6 +70,12 @@ class VisitMeasurement(Record):
     role: Arm = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$")
     slot: int = Field(description="position of the visit in the run's order, from 0")
     cells: dict[str, CellMeasurement]
+
+
+def read_visits(root: Path) -> tuple[VisitMeasurement, ...]:
+    """Every visit that a run directory holds measured, in the order of its folders."""
+    files = sorted(root.glob("pairs/*/*/measurements.json"))
+    return tuple(VisitMeasurement.model_validate(read_json(path)) for path in files)
 
 
 class Load(Record):

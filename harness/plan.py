@@ -19,6 +19,7 @@ from harness.traffic_plan import (
     anchored,
     anchored_names,
     check_endpoints,
+    check_model_folder,
     dump_plan,
     names_are_enough,
     read_yaml,
@@ -231,8 +232,8 @@ def plan_data(flags: dict[str, Any]) -> dict[str, Any]:
 
 def check_files(plan: Plan) -> Plan:
     """Refuse a plan whose local files or environment variables are not there."""
-    if plan.reference and plan.reference.path and not (plan.reference.path / "config.json").is_file():
-        raise UsageError(f"reference.path: {plan.reference.path} has no config.json; name a Hugging Face model folder.")
+    if plan.reference and plan.reference.path:
+        check_model_folder(plan.reference.path, "reference.path")
     check_endpoints(plan)
     variable = plan.reference.api_key_env if plan.reference else None
     if variable and not os.environ.get(variable):

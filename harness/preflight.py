@@ -7,11 +7,11 @@ results. What the candidate alone cannot do is not found here but in its answers
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Mapping
 
 from pydantic import Field
 
+from harness.endpoint import authorization
 from harness.errors import InvalidRun, UsageError
 from harness.measurement import Arm
 from harness.plan import Plan
@@ -74,7 +74,7 @@ async def _ask(plan: TrafficPlan, arm: Arm, cells: tuple[Cell, ...]) -> Prefligh
     resets: dict[str, str] = {}
     obeys: list[Capability] = []
     for url in plan.endpoint(arm).all_urls:
-        target = Target(HttpClient(url, _headers(plan, arm), plan.request_timeout_s), plan.served_model(arm))
+        target = Target(_client(plan, arm, url), plan.served_model(arm))
         context = await declared_context(target)
         contexts += [context] if context is not None else []
         for path in RESETS:
@@ -89,9 +89,8 @@ async def _ask(plan: TrafficPlan, arm: Arm, cells: tuple[Cell, ...]) -> Prefligh
 
 async def _empty(plan: TrafficPlan, arm: Arm, resets: Mapping[str, str]) -> None:
     for url, path in resets.items():
-        await HttpClient(url, _headers(plan, arm), plan.request_timeout_s).ask(path, {})
+        await _client(plan, arm, url).ask(path, {})
 
 
-def _headers(plan: TrafficPlan, arm: Arm) -> Mapping[str, str]:
-    variable = plan.endpoint(arm).api_key_env
-    return {"Authorization": f"Bearer {os.environ[variable]}"} if variable else {}
+def _client(plan: TrafficPlan, arm: Arm, url: str) -> HttpClient:
+    return HttpClient(url, authorization(plan.endpoint(arm)), plan.request_timeout_s)

@@ -43,7 +43,7 @@ class OwnedProcess:
 
     def stop(self, grace_s: float = 10) -> None:
         """End the whole session: SIGTERM, then SIGKILL after `grace_s`; the record goes last."""
-        _endsession(self.pid, grace_s, signal.SIGTERM)
+        _end_session(self.pid, grace_s, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             self.popen.wait(timeout=5)
         self.record.unlink(missing_ok=True)
@@ -98,7 +98,7 @@ def end_orphans() -> int:
         # A reused pid is somebody else's session; children of a dead leader still carry its session id, and the
         # kernel does not hand out a pid that is in use as a session id.
         if _is_same(entry["pid"], entry["created"]) or not psutil.pid_exists(entry["pid"]):
-            ended += _endsession(entry["pid"], 5, signal.SIGTERM)
+            ended += _end_session(entry["pid"], 5, signal.SIGTERM)
         record.unlink(missing_ok=True)
     return ended
 
@@ -120,7 +120,7 @@ def session(sid: int) -> list[psutil.Process]:
     return members
 
 
-def _endsession(sid: int, grace_s: float, first: signal.Signals) -> int:
+def _end_session(sid: int, grace_s: float, first: signal.Signals) -> int:
     members = session(sid)
     for process in members:
         with suppress(psutil.Error):

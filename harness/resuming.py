@@ -23,10 +23,15 @@ def resumed_plan(root: Path, given: Plan | None) -> Plan:
         )
     if given is None or not changed:
         return check_files(stored)
-    write_bytes(root / "plan.yaml", dump_plan(given).encode())
-    kept = [root / name for name in ("plan.yaml", "environment.json", "tokenizer.json", NOISE)]
-    RunStore.open(root).record("prepare", [path for path in kept if path.is_file()])
-    return given
+    return replace_plan(given, RunStore.open(root))
+
+
+def replace_plan(plan: Plan, store: RunStore) -> Plan:
+    """Write another plan into a prepared run, which stays prepared; return it."""
+    write_bytes(store.root / "plan.yaml", dump_plan(plan).encode())
+    kept = [store.root / name for name in ("plan.yaml", "environment.json", "tokenizer.json", NOISE)]
+    store.record("prepare", [path for path in kept if path.is_file()])
+    return plan
 
 
 def with_measured(given: Plan, stored: Plan) -> Plan:

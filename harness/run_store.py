@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pydantic import BaseModel
 
 from harness.errors import InvalidRun, UsageError
@@ -38,6 +40,13 @@ def write_bytes(path: Path, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+
+
+def write_table(path: Path, table: pa.Table) -> None:
+    """Write a table as Parquet."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    write_bytes(path, sink.getvalue().to_pybytes())
 
 
 def write_json(path: Path, value: Any) -> None:

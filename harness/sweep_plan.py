@@ -3,38 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
 from harness.arguments import concurrencies, named_urls
 from harness.errors import UsageError
-from harness.traffic_plan import (
-    Endpoint,
-    ProfileUse,
-    Strict,
-    TrafficPlan,
-    anchored,
-    check_endpoints,
-    read_yaml,
-    validate,
-)
-
-ArmName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$")]
+from harness.traffic_plan import NamedPlan, anchored, check_endpoints, named_parts, read_yaml, validate
 
 
-class SweepPlan(TrafficPlan):
+class SweepPlan(NamedPlan):
     """A whole sweep: every endpoint under every load of every profile, speed only."""
 
     kind: Literal["sweep"] = "sweep"
-    endpoints: dict[ArmName, Endpoint] = Field(min_length=1, max_length=16)
     rounds: int = Field(1, ge=1, le=100, description="how often the whole sweep is repeated, with fresh prompts")
     calibrate: bool = Field(True, description="measure at the end what this client adds at every endpoint's shape")
-
-    @property
-    def arms(self) -> tuple[str, ...]:
-        """Names of the endpoints, in the order given."""
-        return tuple(self.endpoints)
 
     @property
     def most_pairs(self) -> int:
@@ -46,10 +29,6 @@ class SweepPlan(TrafficPlan):
         """A sweep's endpoints may be asked different rates."""
         return True
 
-    def endpoint(self, arm: str) -> Endpoint:
-        """The endpoint of that name."""
-        return self.endpoints[arm]
-
 
 def load_sweep(path: Path, changes: dict[str, Any]) -> SweepPlan:
     """Read a sweep's YAML file; `changes` are keys that the command line sets over it."""
@@ -59,10 +38,7 @@ def load_sweep(path: Path, changes: dict[str, Any]) -> SweepPlan:
 
 def make_sweep(data: dict[str, Any], *, source: str, folder: Path) -> SweepPlan:
     """Validate a sweep's data; `source` names it in errors, `folder` anchors relative paths."""
-    endpoints = data.get("endpoints")
-    names = endpoints if isinstance(endpoints, dict) else {}
-    parts: dict[Any, type[Strict]] = {"profiles": ProfileUse, **dict.fromkeys(names, Endpoint)}
-    return anchored(validate(SweepPlan, data, source, parts), folder)
+    return anchored(validate(SweepPlan, data, source, named_parts(data)), folder)
 
 
 def check_sweep(plan: SweepPlan) -> SweepPlan:

@@ -13,17 +13,12 @@ from pydantic import Field
 from rich.table import Table
 from rich.text import Text
 
-from harness.measurement import CellMeasurement, VisitMeasurement
+from harness.measurement import CellMeasurement, read_visits
 from harness.run_store import read_json, write_bytes, write_json
 from harness.search import Search
 from harness.sweep_plan import SweepPlan
 from harness.verdict import Finite, Record
 from harness.workload import Cell
-
-NUMBERS = (
-    "ttft_p50_ms", "ttft_p95_ms", "tpot_p50_ms", "tpot_p95_ms", "request_latency_p50_ms", "output_throughput",
-    "output_throughput_per_user", "request_throughput", "goodput", "achieved_concurrency",
-)  # fmt: skip
 
 
 class Row(Record):
@@ -56,9 +51,7 @@ def collect(
     plan: SweepPlan, cells: Sequence[Cell], root: Path, notes: dict[tuple[str, str], list[str]] | None = None
 ) -> tuple[Row, ...]:
     """Every endpoint's row of every cell, cells in the plan's order; `notes` by (endpoint, cell)."""
-    visits = [
-        VisitMeasurement.model_validate(read_json(path)) for path in sorted(root.glob("pairs/*/*/measurements.json"))
-    ]
+    visits = read_visits(root)
     rows = []
     for cell in cells:
         for arm in plan.arms:
@@ -158,7 +151,7 @@ def _csv(rows: Sequence[dict[str, Any]]) -> str:
 def _row(arm: str, cell: Cell, met: Sequence[CellMeasurement], notes: Iterable[str]) -> Row:
     numbers = [_numbers(one) for one in met]
     sources = {one.output_tokens_source for one in met}
-    middles = {name: _middle([found[name] for found in numbers]) for name in NUMBERS}
+    middles = {name: _middle([found[name] for found in numbers]) for name in numbers[0]}
     return Row(
         endpoint=arm,
         profile=cell.profile.name,

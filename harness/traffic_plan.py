@@ -139,6 +139,24 @@ class TrafficPlan(Strict):
         return self.endpoint(arm).model or self.model
 
 
+ArmName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$")]
+
+
+class NamedPlan(TrafficPlan):
+    """A plan whose endpoints have names of their own, any number of them."""
+
+    endpoints: dict[ArmName, Endpoint] = Field(min_length=1, max_length=16)
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """Names of the endpoints, in the order given."""
+        return tuple(self.endpoints)
+
+    def endpoint(self, arm: str) -> Endpoint:
+        """The endpoint of that name."""
+        return self.endpoints[arm]
+
+
 P = TypeVar("P", bound=TrafficPlan)
 U = TypeVar("U", bound=Use)
 
@@ -163,6 +181,13 @@ def validate(model: type[P], data: dict[str, Any], source: str, parts: Mapping[A
     except ValidationError as error:
         told = [_sentence(source, item, model, parts) for item in error.errors()[:5]]
         raise UsageError("\n".join(told)) from None
+
+
+def named_parts(data: dict[str, Any]) -> dict[Any, type[Strict]]:
+    """`parts` of `validate` for a NamedPlan's data, which may be anything yet."""
+    endpoints = data.get("endpoints")
+    names = endpoints if isinstance(endpoints, dict) else {}
+    return {"profiles": ProfileUse, **dict.fromkeys(names, Endpoint)}
 
 
 def anchored(plan: P, folder: Path) -> P:
@@ -191,6 +216,12 @@ def names_are_enough(value: Any) -> Any:
 def absolute(folder: Path, path: Path | str) -> Path:
     """A path of a plan in `folder`."""
     return (folder / Path(path).expanduser()).resolve()
+
+
+def check_model_folder(path: Path | None, key: str) -> None:
+    """UsageError when `path` is not a Hugging Face model folder; `key` is the flag or key that names it."""
+    if path is None or not (path / "config.json").is_file():
+        raise UsageError(f"{key}: {path} has no config.json; name a Hugging Face model folder.")
 
 
 def check_endpoints(plan: TrafficPlan) -> None:

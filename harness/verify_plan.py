@@ -9,36 +9,29 @@ from pydantic import Field
 
 from harness.errors import UsageError
 from harness.plan import Reference
-from harness.sweep_plan import ArmName, named_endpoints
+from harness.sweep_plan import named_endpoints
 from harness.traffic_plan import (
-    Endpoint,
-    ProfileUse,
-    Strict,
-    TrafficPlan,
+    NamedPlan,
     absolute,
     anchored,
     check_endpoints,
+    check_model_folder,
+    named_parts,
     validate,
 )
 
 PROFILE, REQUESTS, CONCURRENCY = "chat-steady", 48, 4
 
 
-class VerifyPlan(TrafficPlan):
+class VerifyPlan(NamedPlan):
     """Accuracy and honesty of endpoints; the first is what the others are set against."""
 
     kind: Literal["verify"] = "verify"
     reference: Reference
-    endpoints: dict[ArmName, Endpoint] = Field(min_length=1, max_length=16)
     tier: Literal["smoke", "gate", "nightly"] = "smoke"
     floor: Path | None = Field(None, description="folder that `enginegate floor` wrote; default: measured in the run")
     floor_tokens: int = Field(2048, ge=0, description="tokens on which the reference's own noise floor is measured")
     logit_documents: int = Field(32, ge=0, description="texts whose log-probabilities the endpoints are asked for")
-
-    @property
-    def arms(self) -> tuple[str, ...]:
-        """Names of the endpoints, in the order given."""
-        return tuple(self.endpoints)
 
     @property
     def most_pairs(self) -> int:
@@ -50,16 +43,10 @@ class VerifyPlan(TrafficPlan):
         """Folder with tokenizer.json, or None."""
         return self.tokenizer or self.reference.path
 
-    def endpoint(self, arm: str) -> Endpoint:
-        """The endpoint of that name."""
-        return self.endpoints[arm]
-
 
 def make_verify(data: dict[str, Any], *, source: str, folder: Path) -> VerifyPlan:
     """Validate a verification's data; `source` names it in errors, `folder` anchors relative paths."""
-    names = data.get("endpoints")
-    parts: dict[Any, type[Strict]] = {"profiles": ProfileUse, "reference": Reference}
-    parts |= dict.fromkeys(names if isinstance(names, dict) else {}, Endpoint)
+    parts = named_parts(data) | {"reference": Reference}
     plan = anchored(validate(VerifyPlan, data, source, parts), folder)
     changes: dict[str, Any] = {}
     if plan.reference.path:
@@ -71,9 +58,8 @@ def make_verify(data: dict[str, Any], *, source: str, folder: Path) -> VerifyPla
 
 def check_verify(plan: VerifyPlan) -> VerifyPlan:
     """Refuse a plan whose local files or environment variables are not there."""
-    path = plan.reference.path
-    if path and not (path / "config.json").is_file():
-        raise UsageError(f"--reference: {path} has no config.json; name a Hugging Face model folder.")
+    if plan.reference.path:
+        check_model_folder(plan.reference.path, "--reference")
     check_endpoints(plan)
     return plan
 

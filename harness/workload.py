@@ -11,11 +11,10 @@ from typing import Any
 
 import orjson
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from harness.cells import Cell, make_cells, phase_name, use_profile
 from harness.parts import Format, Part, dataset_bytes, grouped, number_sessions, schedule, suffix
-from harness.run_store import write_bytes, write_json
+from harness.run_store import write_bytes, write_json, write_table
 from harness.traffic_plan import TrafficPlan
 from oracles.audit_plan import body_fields
 from traffic_profiles.requests import RequestSpec, make_requests
@@ -283,9 +282,7 @@ def _write(
         whole = {part["part"] for part in parts if part["format"] == "raw_payload"}
         rows = [_plain(row) if row["part"] in whole else row for row in rows]
     paths = [folder / "workload.parquet", folder / "pair.json"]
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), sink)
-    write_bytes(paths[0], sink.getvalue().to_pybytes())
+    write_table(paths[0], pa.Table.from_pylist(rows, schema=SCHEMA))
     order = list(arm_order(plan, pair))
     seed = None if plan.hides_seed else plan.seed
     write_json(paths[1], {"pair": pair, "seed": seed, "order": order, "cells": entries, "parts": parts})

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli.console import RUNS, progress_bar, sentences
+from harness.cli.console import RUNS, TIERS, progress_bar, sentences, table_console
 from harness.errors import UsageError
 
 if TYPE_CHECKING:
     from harness.accuracy_table import AccuracyTable
     from harness.verify_plan import VerifyPlan
-
-TIERS = ("smoke", "gate", "nightly")
 
 
 @click.command()
@@ -86,9 +84,9 @@ def floor(reference: Path, output: Path, *, as_json: bool, **flags: Any) -> None
     The reference answers prompts greedily, then is computed again in other ways on the same positions.
     """
     from harness.floor import run_floor
+    from harness.traffic_plan import check_model_folder
 
-    if not (reference / "config.json").is_file():
-        raise UsageError(f"--reference: {reference} has no config.json; name a Hugging Face model folder.")
+    check_model_folder(reference, "--reference")
     if output.exists() and any(output.iterdir()):
         raise UsageError(f"{output} is not empty; name another folder with -o, or remove it.")
     with progress_bar() as progress:
@@ -134,13 +132,9 @@ def _verify_plan(flags: dict[str, Any]) -> VerifyPlan:
 
 
 def _print(table: AccuracyTable, root: Path) -> None:
-    from rich.console import Console
-
     from harness.accuracy_table import as_tables
 
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=150)
+    console = table_console(150)
     for one in as_tables(table):
         console.print(one)
     for endpoint in table.endpoints:

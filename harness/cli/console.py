@@ -7,14 +7,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import click
 
 from harness.errors import EnginegateError
 from harness.progress import Progress
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 RUNS = Path("runs")
+TIERS = ("smoke", "gate", "nightly")
 PLAIN_PROGRESS_S = 10
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,6 +43,14 @@ def sentences(command: Callable[P, R]) -> Callable[P, R]:
             raise _Failure(error) from None
 
     return wrapped
+
+
+def table_console(width: int) -> Console:
+    """Where tables go: the terminal as wide as it is, so many columns in a log."""
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal else Console(width=width)
 
 
 @contextmanager

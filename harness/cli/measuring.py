@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli.console import RUNS, progress_bar, sentences
+from harness.cli.console import RUNS, TIERS, progress_bar, sentences, table_console
 from harness.errors import UsageError
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def doctor(endpoints: tuple[str, ...], *, no_calibration: bool, as_json: bool, *
 @click.option("--concurrency", help="1,2,4..256 or 1..256x2 (default: the profile's own).")
 @click.option("--request-rate", help="Requests per second, e.g. 0.5,1,2, for profiles in open loop.")
 @click.option("--request-count", type=click.IntRange(min=1), help="Requests a cell (default: the profile's own rule).")
-@click.option("--tier", type=click.Choice(("smoke", "gate", "nightly")), help="Size of the profiles (default: gate).")
+@click.option("--tier", type=click.Choice(TIERS), help="Size of the profiles (default: gate).")
 @click.option("--rounds", type=click.IntRange(1, 100), help="Repeat the whole sweep, with fresh prompts (default: 1).")
 @click.option("--seed", type=int, help="Seed of every prompt and every order.")
 @click.option("--api", type=click.Choice(("chat", "completions")), help="Which of the two APIs (default: chat).")
@@ -140,13 +140,9 @@ def _sweep_plan(path: Path | None, flags: dict[str, Any]) -> SweepPlan:
 
 
 def _print_sweep(rows: tuple[Row, ...], root: Path) -> None:
-    from rich.console import Console
-
     from harness.sweep_results import results_table, search_lines
 
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=140)
+    console = table_console(140)
     console.print(results_table(rows))
     for line in search_lines(root):
         click.echo(line)
@@ -154,15 +150,12 @@ def _print_sweep(rows: tuple[Row, ...], root: Path) -> None:
 
 
 def _print(found: Checkup) -> None:
-    from rich.console import Console
     from rich.text import Text
 
     from harness.calibration import calibration_table
     from harness.doctor import doctor_table
 
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=140)
+    console = table_console(140)
     if found.endpoints:
         console.print(doctor_table(found.endpoints))
     for diagnosis in found.endpoints:

@@ -8,10 +8,9 @@ from typing import ParamSpec, TypeVar
 
 import click
 
-from harness.cli.console import sentences
+from harness.cli.console import TIERS, sentences
 from harness.errors import UsageError
 
-TIERS = ("smoke", "gate", "nightly")
 P = ParamSpec("P")
 R = TypeVar("R")
 
