@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pyarrow.parquet as pq
 from tokenizers import Tokenizer
 
 from harness.criteria import read_criteria
+from harness.measurement import Role
 from harness.plan import Plan
 from harness.traffic_plan import TrafficPlan
 from harness.workload import seed_for
@@ -64,15 +65,15 @@ def ask_endpoint(
     return collect(ask, plan.served_model(arm), texts, out, progress=progress)
 
 
-def score_collected(
-    folders: Mapping[str, Path], reference: Reference, out: Path, progress: Callable[[str], None]
-) -> None:
-    """Score what was collected of each arm (name -> folder) into `out`/<name>; all on equally many ids a position."""
+def score_collected(root: Path, arms: Sequence[str], reference: Reference, progress: Callable[[str], None]) -> None:
+    """Score what a run collected of its arms, if anything, into oracles/<arm>; all on equally many ids a position."""
+    folders = {arm: folder for arm in arms if (folder := root / "logits" / arm).is_dir()}
     fewest = [fewest_ids(read_documents(folder)) for folder in folders.values()]
     top_k = min([TOP_K, *(number for number in fewest if number is not None)])
     for name, folder in folders.items():
         progress(f"comparing the log-probabilities of {name}")
-        score_logits(folder, reference, "baseline" if name == "baseline" else "candidate", out / name, top_k=top_k)
+        arm: Role = "baseline" if name == "baseline" else "candidate"
+        score_logits(folder, reference, arm, root / "oracles" / name, top_k=top_k)
 
 
 def _written(messages: str) -> str:

@@ -52,7 +52,7 @@ def score_arms(plan: Plan, pairs: int, root: Path, progress: Progress) -> list[P
             write_json(out / role / "tokens.json", _without_reference(role))
         if reference is not None:
             _score_tokens(plan, visits, reference, root, progress)
-            _score_logits(root, reference, out, progress)
+            score_collected(root, ROLES, reference, progress)
         _check_conduct(plan, visits, reference, root, progress)
         grade_tasks(plan, pairs, root, progress)
     except OracleError as error:
@@ -78,17 +78,7 @@ def _score_tokens(
     plan: Plan, visits: dict[Role, list[Visit]], reference: Reference, root: Path, progress: Progress
 ) -> None:
     out, kept = root / "oracles", ScoreStore(root / SCORES)
-    floor = (
-        take_floor(plan.floor, reference, out / "floor")
-        if plan.floor
-        else measure_floor(
-            visits["baseline"],
-            reference,
-            out / "floor",
-            max_tokens=plan.floor_tokens,
-            progress=counting("measuring the noise floor", "tokens", progress),
-        )
-    )
+    floor = find_floor(plan.floor, plan.floor_tokens, visits["baseline"], reference, out / "floor", progress)
     # Ids for a request only where both arms gave them: the two are scored in one way or not at all.
     shared = keys_with_ids(visits["baseline"]) & keys_with_ids(visits["candidate"])
     for role in ROLES:
@@ -104,6 +94,16 @@ def _score_tokens(
         )
     for role in ROLES:
         note_drift(out, role, "baseline", floor)
+
+
+def find_floor(
+    named: Path | None, max_tokens: int, visits: Sequence[Visit], reference: Reference, out: Path, progress: Progress
+) -> Floor:
+    """A run's noise floor: the one that its plan names, else measured on these visits' answers. Raises OracleError."""
+    if named:
+        return take_floor(named, reference, out)
+    say = counting("measuring the noise floor", "tokens", progress)
+    return measure_floor(visits, reference, out, max_tokens=max_tokens, progress=say)
 
 
 def note_drift(out: Path, arm: str, baseline: str, floor: Floor) -> None:
@@ -128,12 +128,6 @@ def note_drift(out: Path, arm: str, baseline: str, floor: Floor) -> None:
     write_json(out / arm / "drift.json", result.model_copy(update={"findings": (), "notes": seen}))
 
 
-def _score_logits(root: Path, reference: Reference, out: Path, progress: Progress) -> None:
-    collected: dict[str, Path] = {role: folder for role in ROLES if (folder := root / "logits" / role).is_dir()}
-    if collected:
-        score_collected(collected, reference, out, progress)
-
-
 def _check_conduct(
     plan: Plan, visits: dict[Role, list[Visit]], reference: Reference | None, root: Path, progress: Progress
 ) -> None:
@@ -143,17 +137,15 @@ def _check_conduct(
     requests = {role: _concatenated([(visit.pair, visit.requests) for visit in visits[role]]) for role in ROLES}
     for role in ROLES:
         progress(f"checking the {role}'s conduct")
-        scored = out / role / "tokens.parquet"
-        prompts = pq.read_table(scored, columns=["pair", "line", "prompt_tokens"]) if scored.is_file() else None
         other = requests["baseline"] if role == "candidate" else None
         protocol = check_arm(
             requests[role],
             workload,
             role,
             other,
-            prompt_tokens=prompts,
+            prompt_tokens=prompt_counts(out / role),
             steps_per_s=steps_per_s(plan, role, gpus),
-            decode=_decoder(reference) if reference is not None else None,
+            decode=decoder(reference) if reference is not None else None,
         )
         write_json(out / role / "protocol.json", protocol)
         fresh = plan.connection_reuse == "never"
@@ -161,7 +153,14 @@ def _check_conduct(
         write_json(out / role / "audit.json", audit)
 
 
-def _decoder(reference: Reference) -> Callable[[Sequence[Sequence[int]]], list[str]]:
+def prompt_counts(scored: Path) -> pa.Table | None:
+    """Tokens of every prompt as the reference counts them, from `oracles/<arm>`; None when nothing was scored."""
+    path = scored / "tokens.parquet"
+    return pq.read_table(path, columns=["pair", "line", "prompt_tokens"]) if path.is_file() else None
+
+
+def decoder(reference: Reference) -> Callable[[Sequence[Sequence[int]]], list[str]]:
+    """What turns many sequences of ids into text."""
     return lambda sequences: [reference.decode(ids) for ids in sequences]
 
 

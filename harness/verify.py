@@ -10,8 +10,6 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import pyarrow.parquet as pq
-
 from harness import pipeline, processes
 from harness.accuracy_table import AccuracyTable, accuracy_table
 from harness.endpoint import Engines
@@ -19,14 +17,21 @@ from harness.errors import InvalidRun, UsageError
 from harness.logits import score_collected
 from harness.progress import Progress
 from harness.run_store import RunStore, write_json
-from harness.score import SCORES, counting, note_drift, open_reference_of, with_pair
+from harness.score import (
+    SCORES,
+    counting,
+    decoder,
+    find_floor,
+    note_drift,
+    open_reference_of,
+    prompt_counts,
+    with_pair,
+)
 from harness.traffic import check_aiperf
 from harness.traffic_plan import read_yaml
 from harness.verify_plan import VerifyPlan, make_verify
 from harness.workload import Cell, make_cells
 from oracles.answers import Visit, keys_with_ids
-from oracles.floor import Floor, measure_floor
-from oracles.floor_file import take_floor
 from oracles.protocol import check_arm
 from oracles.reference import OracleError, Reference
 from oracles.result import OracleResult
@@ -80,7 +85,8 @@ def _score(plan: VerifyPlan, root: Path, progress: Progress) -> list[Path]:
     visits = {arm: Visit(1, pair / arm / "requests.parquet", pair / "workload.parquet") for arm in plan.arms}
     first = visits[plan.arms[0]]
     reference = open_reference_of(plan.reference, plan, progress)
-    floor, kept = _floor(plan, first, reference, out, progress), ScoreStore(root / SCORES)
+    floor = find_floor(plan.floor, plan.floor_tokens, [first], reference, out / "floor", progress)
+    kept = ScoreStore(root / SCORES)
     # Ids for a request only where every endpoint gave them: all are scored in one way.
     shared = frozenset.intersection(*(keys_with_ids([visit]) for visit in visits.values()))
     for arm, visit in visits.items():
@@ -91,27 +97,17 @@ def _score(plan: VerifyPlan, root: Path, progress: Progress) -> list[Path]:
         )  # fmt: skip
         note_drift(out, arm, plan.arms[0], floor)
         write_json(out / arm / "protocol.json", _conduct(visit, first, reference, out / arm))
-    collected = {arm: folder for arm in plan.arms if (folder := root / "logits" / arm).is_dir()}
-    if collected:
-        score_collected(collected, reference, out, progress)
+    score_collected(root, plan.arms, reference, progress)
     return sorted(path for path in out.rglob("*") if path.is_file())
-
-
-def _floor(plan: VerifyPlan, first: Visit, reference: Reference, out: Path, progress: Progress) -> Floor:
-    if plan.floor:
-        return take_floor(plan.floor, reference, out / "floor")
-    say = counting("measuring the noise floor", "tokens", progress)
-    return measure_floor([first], reference, out / "floor", max_tokens=plan.floor_tokens, progress=say)
 
 
 def _conduct(visit: Visit, first: Visit, reference: Reference, scored: Path) -> OracleResult:
     """The protocol oracle on one endpoint, beside the first where it is another."""
-    tokens = scored / "tokens.parquet"
     return check_arm(
         with_pair(1, visit.requests),
         with_pair(1, visit.workload),
         "candidate",
         None if visit == first else with_pair(1, first.requests),
-        prompt_tokens=pq.read_table(tokens, columns=["pair", "line", "prompt_tokens"]) if tokens.is_file() else None,
-        decode=lambda sequences: [reference.decode(ids) for ids in sequences],
+        prompt_tokens=prompt_counts(scored),
+        decode=decoder(reference),
     )
