@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-import yaml
 from tokenizers import Tokenizer
 
 from harness import environment, processes
@@ -40,6 +39,7 @@ from harness.run_store import RunStore, read_json, write_bytes, write_json
 from harness.score import SCORES, counting, score_arms
 from harness.task_stream import check_tasks, task_source, write_tasks
 from harness.traffic import Visit, check_aiperf, run_visit
+from harness.traffic_plan import stored_data
 from harness.verdict import Verdict
 from harness.workload import Cell, make_cells, plan_pair, write_pair
 
@@ -269,8 +269,7 @@ def report(store: RunStore, progress: Progress) -> None:
 
 def stored_plan(root: Path) -> Plan:
     """The plan that a run directory was made with; its reference may be on another machine."""
-    data = yaml.safe_load((RunStore.open(root).root / "plan.yaml").read_text(encoding="utf-8"))
-    return make_plan(data, source=f"{root}/plan.yaml", folder=root)
+    return make_plan(stored_data(root, "gate"), source=f"{root}/plan.yaml", folder=root)
 
 
 def exit_code(verdict: Verdict) -> int:

@@ -14,7 +14,7 @@ from harness.capacity import know_capacity, unknown_capacity
 from harness.client_bias import bias_notes, calibrate_run, read_bias
 from harness.doctor import candidate_shapes
 from harness.endpoint import Engines
-from harness.errors import InvalidRun, UsageError
+from harness.errors import InvalidRun
 from harness.progress import Progress
 from harness.run_store import RunStore
 from harness.search import Search, search_rate
@@ -22,7 +22,7 @@ from harness.sweep_plan import SweepPlan, make_sweep
 from harness.sweep_results import Row, collect, write_results
 from harness.time_left import AIPERF_START_S, GUESS, TimeLeft, expected_s, in_words, timings, visit_s
 from harness.traffic import check_aiperf
-from harness.traffic_plan import read_yaml
+from harness.traffic_plan import stored_data
 from harness.workload import Cell, make_cells, use_profile
 from traffic_profiles.lengths import Lengths
 
@@ -139,7 +139,4 @@ def _asked(plan: SweepPlan, arm: str, cells: Sequence[Cell], progress: Progress)
 
 def stored_sweep(root: Path) -> SweepPlan:
     """The plan that a sweep's run directory was made with."""
-    data = read_yaml(RunStore.open(root).root / "plan.yaml", "docs/files.md")
-    if data.get("kind") != "sweep":
-        raise UsageError(f"{root} is the run of a gate; go on with it: enginegate gate --run-dir {root} --resume")
-    return make_sweep(data, source=f"{root}/plan.yaml", folder=root)
+    return make_sweep(stored_data(root, "sweep"), source=f"{root}/plan.yaml", folder=root)

@@ -15,6 +15,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from harness.errors import UsageError
+from harness.run_store import RunStore
 
 
 class Strict(BaseModel):
@@ -171,6 +172,18 @@ def read_yaml(path: Path, what: str) -> dict[str, Any]:
         raise UsageError(f"{path} is not readable YAML: {' '.join(str(error).split())}.") from None
     if not isinstance(data, dict):
         raise UsageError(f"{path} must hold keys such as model, endpoints and profiles; see {what}.")
+    return data
+
+
+def stored_data(root: Path, kind: str) -> dict[str, Any]:
+    """The keys of a run directory's plan; UsageError when it is the run of another command than `kind`."""
+    data = read_yaml(RunStore.open(root).root / "plan.yaml", "docs/files.md")
+    found = str(data.get("kind", "gate"))[:40]
+    if found != kind:
+        raise UsageError(
+            f"{root} is the run of a {found}, not of a {kind}; go on with it: "
+            f"enginegate {found} --run-dir {root} --resume"
+        )
     return data
 
 

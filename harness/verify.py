@@ -13,7 +13,7 @@ from pathlib import Path
 from harness import pipeline, processes
 from harness.accuracy_table import AccuracyTable, accuracy_table
 from harness.endpoint import Engines
-from harness.errors import InvalidRun, UsageError
+from harness.errors import InvalidRun
 from harness.logits import score_collected
 from harness.progress import Progress
 from harness.run_store import RunStore, write_json
@@ -28,7 +28,7 @@ from harness.score import (
     with_pair,
 )
 from harness.traffic import check_aiperf
-from harness.traffic_plan import read_yaml
+from harness.traffic_plan import stored_data
 from harness.verify_plan import VerifyPlan, make_verify
 from harness.workload import Cell, make_cells
 from oracles.answers import Visit, keys_with_ids
@@ -73,10 +73,7 @@ def verify(plan: VerifyPlan, store: RunStore, progress: Progress) -> AccuracyTab
 
 def stored_verify(root: Path) -> VerifyPlan:
     """The plan that a verification's run directory was made with."""
-    data = read_yaml(RunStore.open(root).root / "plan.yaml", "docs/files.md")
-    if data.get("kind") != "verify":
-        raise UsageError(f"{root} is no run of `enginegate verify`.")
-    return make_verify(data, source=f"{root}/plan.yaml", folder=root)
+    return make_verify(stored_data(root, "verify"), source=f"{root}/plan.yaml", folder=root)
 
 
 def _score(plan: VerifyPlan, root: Path, progress: Progress) -> list[Path]:

@@ -273,3 +273,16 @@ def test_a_plan_file_and_its_mistakes(tokenizer: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is the run of a gate"):
         (tmp_path / "plan.yaml").write_text("model: m\n")
         sweep.stored_sweep(tmp_path)
+
+
+@pytest.mark.parametrize("command", [["score"], ["gate", "--resume", "--run-dir"], ["verify", "--resume", "--run-dir"]])
+def test_another_commands_run_is_refused_in_one_sentence(tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "plan.yaml").write_text("kind: sweep\nmodel: m\nrounds: 1\n")
+    code, text = invoke(*command, str(tmp_path))
+    assert code == 2 and "is the run of a sweep" in text and len(text.splitlines()) == 1
+
+
+def test_a_broken_stored_plan_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "plan.yaml").write_text("model: [")
+    code, text = invoke("score", str(tmp_path))
+    assert code == 2 and "is not readable YAML" in text
