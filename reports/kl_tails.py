@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 
 from reports import wording
-from reports.axes import SMALL, figure, name_axes, panel, scale, set_ticks
+from reports.axes import SMALL, figure, look, name_axes, panel, scale, set_ticks
 from reports.run_data import Run
 from reports.svg import Chart, Drawing, Palette
 from reports.values import as_dict, as_number
 
 Line = list[tuple[float, float]]
 _PERCENTILE = re.compile(r"kld_p(\d+(?:\.\d+)?)(?:@(\w+))?")
-_DASH = {"candidate": "-", "baseline": (0, (5, 2))}
 _MARK = {"candidate": "o", "baseline": "s"}
 
 
@@ -55,7 +54,8 @@ def _draw(p: Palette, lines: dict[str, Line]) -> Drawing:
     set_ticks(axes.yaxis, ticks, [f"{100 * tick:.3g} %" for tick in ticks])
     for arm, line in lines.items():
         xs, ys = [nats for _, nats in line], [share for share, _ in line]
-        axes.plot(xs, ys, color=p.of(arm), linewidth=1.8, linestyle=_DASH[arm], marker=_MARK[arm], markersize=4.5)
+        colour, dash = look(p, arm, 0)
+        axes.plot(xs, ys, color=colour, linewidth=1.8, linestyle=dash, marker=_MARK[arm], markersize=4.5)
         for share, nats in line:
             drawing.tip(axes, nats, share, f"{arm}: {wording.percent(share)} over {wording.number(nats)} nats")
     name_axes(axes, p, "KL divergence, nats (both axes log)", "share of positions above")
