@@ -26,7 +26,7 @@ MOMENTS = ("candidate: waiting for the engine", "candidate: ", "scoring the base
 
 
 def _start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, "XDG_STATE_HOME": str(folder / "state"), "CI": ""}
+    environment = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
     return subprocess.Popen(
         [ENGINEGATE, "gate", *arguments, "--run-dir", str(folder / "run")],
         stdout=subprocess.PIPE,
