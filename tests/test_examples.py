@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 
+from harness.cells import make_cells
 from harness.criteria import load_policy
+from harness.judge import check_criteria
 from harness.plan import make_plan
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -18,6 +21,17 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 )
 def test_every_example_is_a_plan(path: Path) -> None:
     make_plan(yaml.safe_load(path.read_text()), source=path.name, folder=path.parent)
+
+
+def test_the_readmes_plan_is_a_plan(tmp_path: Path) -> None:
+    """Its folder is the reader's own; its profiles, policy, criteria and tasks are ours."""
+    readme = (EXAMPLES.parent / "README.md").read_text()
+    block = re.search(r"## A plan\n\n((?:    .*\n)+)", readme)
+    assert block
+    content = yaml.safe_load(block[1])
+    (tmp_path / content["reference"]["path"]).mkdir(parents=True)
+    plan = make_plan(content, source="README.md", folder=tmp_path)
+    check_criteria(plan, make_cells(plan))
 
 
 def test_the_acceptance_plans_differ_only_in_their_endpoints() -> None:
