@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from types import SimpleNamespace
@@ -61,12 +61,22 @@ def grouped(cells: Sequence[Cell]) -> list[tuple[Format, list[Cell]]]:
 
 
 def number_sessions(rows: Sequence[Row], part: int) -> None:
-    """Give rows of one part the conversation that AIPerf will know each by: `session`, and `turn` within it."""
-    number = -1
-    for _, members in groupby(rows, key=lambda row: (row["cell"], row.pop("conversation") or row["line"])):
-        number += 1
+    """Give rows of one part the conversation that AIPerf will know each by: `session`, and `turn` within it.
+
+    Before a cell's first conversation one number is left out after live ones: AIPerf draws the next conversation as
+    soon as one has begun, and drops what it drew when the phase ends with a later turn, not with a first one.
+    """
+    number, last_cell, last_turn = -1, None, 0
+    for (cell, _), members in groupby(rows, key=lambda row: (row["cell"], row.pop("conversation") or row["line"])):
+        number += 2 if last_turn and cell != last_cell else 1
         for turn, row in enumerate(members):
-            row |= {"part": part, "session": f"session_{number:06d}", "turn": turn}
+            row |= {"part": part, "session": session(number), "turn": turn}
+            last_cell, last_turn = cell, turn
+
+
+def session(number: int) -> str:
+    """What AIPerf calls the conversation on that line of its data set."""
+    return f"session_{number:06d}"
 
 
 def schedule(rows: Sequence[Row], warmup: str) -> None:
@@ -89,4 +99,16 @@ def dataset_bytes(kind: Format, rows: Sequence[Row], body: Callable[[Row], dict[
         for row in rows
     ]
     lines = dataset_lines(kind, sendable, lambda one: body(one.row))
-    return b"".join(orjson.dumps(line) + b"\n" for line in lines)
+    whole = _with_dropped(lines) if kind == "dag_jsonl" else lines
+    return b"".join(orjson.dumps(line) + b"\n" for line in whole)
+
+
+def _with_dropped(lines: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Conversations, with one in each place that `number_sessions` left out: it is drawn and never sent."""
+    place = 0
+    for line in lines:
+        if line["session_id"] != session(place):
+            yield {**line, "session_id": session(place)}
+            place += 1
+        yield line
+        place += 1

@@ -148,3 +148,18 @@ def test_aiperf_and_the_reader_find_what_was_sent(tmp_path: Path) -> None:
         assert 0 < one["ttft_ms"] - (moments[0] - note["received_ns"]) / 1e6 < 50
         decode_ms = (moments[-1] - moments[0]) / 1e6
         assert one["event_ms"][-1] - one["event_ms"][0] == pytest.approx(decode_ms, abs=20)
+
+
+@pytest.mark.acceptance
+def test_aiperf_asks_every_live_conversation_once_in_every_cell(tmp_path: Path) -> None:
+    """Real AIPerf: warm-up and two cells of conversations in one process; none is skipped, none asked twice."""
+    tokenizer = save_tokenizer(tmp_path / "tok")
+    with serving(Server(Engine(), [Toy(toy_tokenizer(), FAST)])) as url:
+        use = {"name": "agentic-growing-prefix", "concurrency": [1, 2], "request_count": 9}
+        data = {"model": "toy", "tokenizer": str(tokenizer), "endpoints": {"golden": {"url": url}}, "profiles": [use]}
+        plan = make_sweep(data | {"tier": "smoke", "calibrate": False}, source="test", folder=tmp_path)
+        rows = sweep.sweep(plan, RunStore.create(tmp_path / "run"), silent)
+    assert [(row.asked, row.served) for row in rows] == [(9, 9), (9, 9)]
+    seen = pq.read_table(tmp_path / "run/pairs/01/golden/requests.parquet").to_pylist()
+    asked = pq.read_table(tmp_path / "run/pairs/01/workload.parquet").to_pylist()
+    assert len(seen) == len(asked) > 18 and {one["status"] for one in seen} == {"ok"}

@@ -70,6 +70,11 @@ def test_conversations_are_written_as_such(pair: Path) -> None:
     lines = [json.loads(line) for line in (pair / "requests-2.jsonl").read_text().splitlines()]
     assert [line["session_id"] for line in lines] == [f"session_{n:06d}" for n in range(len(lines))]
     assert all(len(line["turns"]) == 3 for line in lines)
+    asked = {row["session"]: row["cell"] for row in rows_of(pair) if row["part"] == 2}
+    warm = [line["session_id"] for line in lines if asked.get(line["session_id"]) == WARMUP]
+    assert len(warm) == parts_of(pair)[1].warmup_conversations
+    dropped = [line["session_id"] for line in lines if line["session_id"] not in asked]
+    assert dropped == [f"session_{len(warm):06d}"], "the one that AIPerf draws at the end of the warm-up"
     assert lines[0]["turns"][1]["delay"] >= 20 and lines[0]["turns"][0]["extra"]["max_tokens"] == 32
 
 
