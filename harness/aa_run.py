@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from harness import pipeline
 from harness.aa import judge_aa
+from harness.cells import make_cells
 from harness.errors import UsageError
 from harness.judge import gate_input, plan_criteria
 from harness.noise import AaResult
@@ -11,7 +12,6 @@ from harness.noise_store import keep_noise
 from harness.plan import Endpoints, Plan
 from harness.progress import Progress
 from harness.run_store import RunStore, write_json
-from harness.workload import make_cells
 
 
 def as_aa(plan: Plan) -> Plan:

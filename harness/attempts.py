@@ -16,8 +16,9 @@ from pydantic import Field
 
 from harness import history, sealed
 from harness.errors import InvalidRun, UsageError
-from harness.plan import Plan, dump_plan
+from harness.plan import Plan
 from harness.run_store import RunStore, read_json, sha256, write_json
+from harness.traffic_plan import dump_plan
 from harness.verdict import Record, Verdict
 
 ATTEMPT = "attempt.json"

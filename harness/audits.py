@@ -12,8 +12,9 @@ from typing import Any
 
 import orjson
 
+from harness.cells import Cell
 from harness.plan import Plan
-from harness.workload import Cell, Insert, InsertSource, seed_for
+from harness.workload import Insert, InsertSource, seed_for
 from oracles.audit_plan import FAMILIES, AuditRequest, plan_audit
 from traffic_profiles.requests import RequestSpec
 

@@ -17,6 +17,7 @@ from pydantic import Field
 from tokenizers import Tokenizer
 
 from harness import processes
+from harness.cells import Cell
 from harness.endpoint import log_tail
 from harness.errors import InvalidRun
 from harness.parts import Part
@@ -25,7 +26,7 @@ from harness.progress import Progress
 from harness.raw_export import write_requests
 from harness.traffic import Visit, run_visit
 from harness.verdict import Finite, Record
-from harness.workload import SCHEMA, WARMUP, Cell
+from harness.workload import SCHEMA, WARMUP
 from traffic_profiles.profile import load_profile
 
 WARMUP_LINES = 4

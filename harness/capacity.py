@@ -13,6 +13,7 @@ from typing import TypeVar
 import pyarrow.parquet as pq
 from tokenizers import Tokenizer
 
+from harness.cells import Cell, use_profile
 from harness.endpoint import Engines
 from harness.errors import InvalidRun
 from harness.measurement import measure_visit
@@ -23,7 +24,7 @@ from harness.raw_export import write_requests
 from harness.run_store import RunStore, read_json, write_bytes, write_json
 from harness.traffic import Visit, run_visit
 from harness.traffic_plan import ProfileUse, TrafficPlan, dump_plan
-from harness.workload import Cell, seed_for, use_profile, write_load
+from harness.workload import seed_for, write_load
 from traffic_profiles.profile import TrafficProfile
 from traffic_profiles.requests import RequestSpec, make_requests
 

@@ -15,13 +15,13 @@ from pydantic import Field
 
 from harness.calibration import MARGIN, METRICS, Bias, calibrate, client_fingerprint
 from harness.calibration_visit import Shape
+from harness.cells import Cell
 from harness.measurement import CellMeasurement, read_visits
-from harness.plan import TrafficPlan
 from harness.progress import Progress
 from harness.run_store import RunStore, read_json, write_json
 from harness.sending import MORE_CPU, check
+from harness.traffic_plan import TrafficPlan
 from harness.verdict import Check, Record, Status
-from harness.workload import Cell
 
 CALIBRATION = "calibration.json"
 MOST_STREAMS = 512  # of the mock, which waits with select()

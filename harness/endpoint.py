@@ -20,8 +20,8 @@ from harness import processes
 from harness.errors import InvalidRun
 from harness.isolation import exposures, without_secrets
 from harness.measurement import Arm
-from harness.plan import Endpoint, TrafficPlan
 from harness.run_store import write_json
+from harness.traffic_plan import Endpoint, TrafficPlan
 
 _BODY_LIMIT = 1 << 20
 

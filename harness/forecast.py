@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.capacity import unknown_capacity
+from harness.cells import make_cells
 from harness.judge import all_criteria, speedup_bars
 from harness.noise_store import fitting_noise
-from harness.plan import Plan, dump_plan
+from harness.plan import Plan
 from harness.power import power_ahead
 from harness.task_power import task_forecast
 from harness.task_stream import per_pair, planned_items
-from harness.workload import make_cells
+from harness.traffic_plan import dump_plan
 
 
 def forecast(plan: Plan, runs: Path) -> str:

@@ -17,12 +17,12 @@ import numpy.typing as npt
 import orjson
 from pydantic import Field
 
+from harness.cells import phase_name
 from harness.errors import InvalidRun
 from harness.measurement import Arm, VisitMeasurement
-from harness.plan import TrafficPlan
 from harness.run_store import read_json
+from harness.traffic_plan import TrafficPlan
 from harness.verdict import Record
-from harness.workload import phase_name
 
 EXPORT = "gpu_telemetry_export.jsonl"
 MARGIN_NS = 400_000_000  # a little over AIPerf's interval: the sample that sees a phase's end may come after it

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from harness.attempts import ATTEMPT
+from harness.cells import Cell, make_cells, phase_name
 from harness.client_bias import bias_checks, read_bias
 from harness.contracts import withheld
 from harness.criteria import CellScope, Criterion, load_policy, not_gateable, read_criteria, resolve
@@ -30,7 +31,6 @@ from harness.run_store import read_json, sha256
 from harness.task_grading import task_scores
 from harness.validity import judge_validity
 from harness.verdict import Check, Cost, Verdict
-from harness.workload import Cell, make_cells, phase_name
 from oracles.result import OracleResult
 
 ROLES: tuple[Role, Role] = ("baseline", "candidate")

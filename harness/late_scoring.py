@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness import pipeline, processes
+from harness.cells import make_cells
 from harness.endpoint import Engines
 from harness.errors import InvalidRun, UsageError
 from harness.logits import documents_wanted
@@ -15,7 +16,6 @@ from harness.run_store import RunStore
 from harness.score import score_arms
 from harness.traffic_plan import check_model_folder
 from harness.verdict import Verdict
-from harness.workload import make_cells
 
 
 def collect_run(plan: Plan, store: RunStore, progress: Progress, prompt_seed: int | None = None) -> int:

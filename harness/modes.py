@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 
+from harness.cells import make_cells
 from harness.criteria import resolve
 from harness.criterion import parse_criterion
 from harness.errors import UsageError
 from harness.judge import cell_scopes, check_criteria, measured_metrics
 from harness.plan import Plan
-from harness.workload import make_cells
 
 PAIRS = 3  # two leave Student's t one degree of freedom: four times as wide an interval
 REQUESTS = 16  # a median needs five; three pairs then hold 48 documents of the 30 that accuracy needs

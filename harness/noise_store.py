@@ -9,12 +9,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from harness.cells import Cell
 from harness.environment import machine
 from harness.errors import InvalidRun
 from harness.noise import AaResult, KnownNoise
 from harness.plan import Plan
 from harness.run_store import read_json, write_json
-from harness.workload import Cell
 
 NOISE = "noise.json"
 

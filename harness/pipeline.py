@@ -20,6 +20,7 @@ from harness import environment, processes
 from harness.audits import audit_source
 from harness.budget import check_budget, no_first_look, pays_for
 from harness.capacity import know_capacity
+from harness.cells import Cell, make_cells
 from harness.client_bias import calibrate_run
 from harness.conversations import write_conversations
 from harness.endpoint import Engines
@@ -30,7 +31,7 @@ from harness.logits import ask_endpoint, documents_wanted
 from harness.measurement import Arm, Slo, measure_visit
 from harness.noise_store import NOISE, fitting_noise
 from harness.note import NOTE, write_note
-from harness.plan import Plan, Reference, TrafficPlan, dump_plan, make_plan
+from harness.plan import Plan, Reference, make_plan
 from harness.power import wants_more_pairs
 from harness.preflight import preflight
 from harness.progress import Progress
@@ -39,9 +40,9 @@ from harness.run_store import RunStore, read_json, write_bytes, write_json
 from harness.score import SCORES, counting, score_arms
 from harness.task_stream import check_tasks, task_source, write_tasks
 from harness.traffic import Visit, check_aiperf, run_visit
-from harness.traffic_plan import stored_data
+from harness.traffic_plan import TrafficPlan, dump_plan, stored_data
 from harness.verdict import Verdict
-from harness.workload import Cell, make_cells, plan_pair, write_pair
+from harness.workload import plan_pair, write_pair
 
 
 def gate(plan: Plan, store: RunStore, progress: Progress, prompt_seed: int | None = None) -> Verdict:

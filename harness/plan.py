@@ -20,25 +20,10 @@ from harness.traffic_plan import (
     anchored_names,
     check_endpoints,
     check_model_folder,
-    dump_plan,
     names_are_enough,
     read_yaml,
     validate,
 )
-
-__all__ = [
-    "Endpoint",
-    "Plan",
-    "ProfileUse",
-    "Reference",
-    "TaskUse",
-    "TrafficPlan",
-    "check_files",
-    "dump_plan",
-    "load_plan",
-    "make_plan",
-    "plan_data",
-]
 
 QUICK_PAIRS = 5  # an exact one-sided 95 % signed-rank bound exists from five pairs
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from pydantic import Field
 
+from harness.cells import Cell, make_cells
 from harness.endpoint import authorization
 from harness.errors import InvalidRun, UsageError
 from harness.measurement import Arm
@@ -22,7 +23,6 @@ from harness.progress import Progress
 from harness.run_store import RunStore, read_json, write_json
 from harness.traffic_plan import TrafficPlan
 from harness.verdict import Record
-from harness.workload import Cell, make_cells
 from traffic_profiles.profile import ProfileError
 
 REFUSES = frozenset({Support.IGNORED, Support.REFUSED, Support.WRONG})

@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from harness import pipeline
+from harness.cells import make_cells
 from harness.errors import ExitCode, InvalidRun, UsageError
 from harness.judge import judge
 from harness.progress import Progress
 from harness.run_store import MANIFEST, RunStore, read_json
 from harness.verdict import Verdict
-from harness.workload import make_cells
 
 
 @dataclass(frozen=True)

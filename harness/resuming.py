@@ -7,8 +7,9 @@ from pathlib import Path
 from harness.errors import UsageError
 from harness.noise_store import NOISE
 from harness.pipeline import stored_plan
-from harness.plan import Plan, check_files, dump_plan
+from harness.plan import Plan, check_files
 from harness.run_store import RunStore, write_bytes
+from harness.traffic_plan import dump_plan
 
 
 def resumed_plan(root: Path, given: Plan | None) -> Plan:

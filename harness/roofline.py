@@ -15,7 +15,8 @@ from typing import Any
 
 from harness.gpu_telemetry import watched
 from harness.measurement import Role
-from harness.plan import Endpoint, Plan
+from harness.plan import Plan
+from harness.traffic_plan import Endpoint
 
 BYTES_PER_WEIGHT = 0.5
 # GB/s by the name that nvidia-smi gives, from the vendor's data sheets. A GPU that is not here needs

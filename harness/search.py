@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from harness import pipeline
+from harness.cells import Cell
 from harness.endpoint import Engines
 from harness.measurement import VisitMeasurement
 from harness.progress import Progress
 from harness.run_store import RunStore, read_json
 from harness.sweep_plan import SweepPlan
-from harness.workload import Cell
 from traffic_profiles.profile import TrafficProfile
 
 FASTER = 4.0  # from one rate to the next while all is well

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from harness.cells import Cell
 from harness.measurement import CellMeasurement
 from harness.verdict import Check, Family, Status
-from harness.workload import Cell
 
 FED = 0.90  # least share of the asked requests in flight while some were still to be sent
 RATE = 0.02  # how far the sent rate may be off, beside what a random schedule is off by itself

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from harness import pipeline, processes
 from harness.capacity import know_capacity, unknown_capacity
+from harness.cells import Cell, make_cells, use_profile
 from harness.client_bias import bias_notes, calibrate_run, read_bias
 from harness.doctor import candidate_shapes
 from harness.endpoint import Engines
@@ -23,7 +24,6 @@ from harness.sweep_results import Row, collect, write_results
 from harness.time_left import AIPERF_START_S, GUESS, TimeLeft, expected_s, in_words, timings, visit_s
 from harness.traffic import check_aiperf
 from harness.traffic_plan import stored_data
-from harness.workload import Cell, make_cells, use_profile
 from traffic_profiles.lengths import Lengths
 
 MOST_STREAMS = 32  # of the questions before a dry run

@@ -13,12 +13,12 @@ from pydantic import Field
 from rich.table import Table
 from rich.text import Text
 
+from harness.cells import Cell
 from harness.measurement import CellMeasurement, read_visits
 from harness.run_store import read_json, write_bytes, write_json
 from harness.search import Search
 from harness.sweep_plan import SweepPlan
 from harness.verdict import Finite, Record
-from harness.workload import Cell
 
 
 class Row(Record):

@@ -13,12 +13,13 @@ from typing import Any
 
 import orjson
 
+from harness.cells import Cell
 from harness.errors import UsageError
 from harness.plan import Plan, TaskUse
 from harness.progress import Progress
 from harness.run_store import write_json
 from harness.sealed import fingerprint, read_secret, sealed_seed
-from harness.workload import Cell, Insert, InsertSource, seed_for
+from harness.workload import Insert, InsertSource, seed_for
 from oracles.task_loading import PACK as OFFLINE
 from oracles.task_loading import TaskSpec, is_pack, load
 from oracles.task_model import TaskError

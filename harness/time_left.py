@@ -6,8 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 
 from harness.calibration_visit import Shape
+from harness.cells import Cell
 from harness.progress import Progress
-from harness.workload import Cell
 from traffic_profiles.arrivals import read_arrivals, requests_per_s
 
 AIPERF_START_S = 18  # docs/metrics.md: 12 to 20 s before the first request

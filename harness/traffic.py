@@ -18,15 +18,16 @@ import pyarrow.parquet as pq
 import yaml
 
 from harness import processes
+from harness.cells import Cell, phase_name
 from harness.endpoint import log_tail
 from harness.errors import InvalidRun
 from harness.gpu_telemetry import watched
 from harness.isolation import without_secrets
 from harness.measurement import Arm
 from harness.parts import Part
-from harness.plan import Endpoint, TrafficPlan
 from harness.run_store import write_bytes, write_json
-from harness.workload import WARMUP, Cell, bodies, phase_name
+from harness.traffic_plan import Endpoint, TrafficPlan
+from harness.workload import WARMUP, bodies
 
 AIPERF_VERSION = "0.13.0"
 POLL_S = 0.5

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from harness.cells import Cell
 from harness.measurement import CellMeasurement, VisitMeasurement
 from harness.sending import check, sending_checks
 from harness.verdict import Check
-from harness.workload import Cell
 
 SUMMARY_SCHEMA = "1.4"
 LENGTH_TOLERANCE = 0.005  # total output tokens of the two arms in a fixed-length cell

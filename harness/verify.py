@@ -12,6 +12,7 @@ from pathlib import Path
 
 from harness import pipeline, processes
 from harness.accuracy_table import AccuracyTable, accuracy_table
+from harness.cells import Cell, make_cells
 from harness.endpoint import Engines
 from harness.errors import InvalidRun
 from harness.logits import score_collected
@@ -30,7 +31,6 @@ from harness.score import (
 from harness.traffic import check_aiperf
 from harness.traffic_plan import stored_data
 from harness.verify_plan import VerifyPlan, make_verify
-from harness.workload import Cell, make_cells
 from oracles.answers import Visit, keys_with_ids
 from oracles.protocol import check_arm
 from oracles.reference import OracleError, Reference

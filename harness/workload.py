@@ -12,31 +12,12 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from harness.cells import Cell, make_cells, phase_name, use_profile
+from harness.cells import Cell
 from harness.parts import Format, Part, dataset_bytes, grouped, number_sessions, schedule, suffix
 from harness.run_store import write_bytes, write_json, write_table
 from harness.traffic_plan import TrafficPlan
 from oracles.audit_plan import body_fields
 from traffic_profiles.requests import RequestSpec, make_requests
-
-__all__ = [
-    "SCHEMA",
-    "WARMUP",
-    "Cell",
-    "Insert",
-    "InsertSource",
-    "arm_order",
-    "bodies",
-    "interleave",
-    "make_cells",
-    "phase_name",
-    "plan_pair",
-    "request_body",
-    "seed_for",
-    "use_profile",
-    "write_load",
-    "write_pair",
-]
 
 WARMUP = "warmup"
 

@@ -11,6 +11,7 @@ import pytest
 
 from harness.aa import judge_aa
 from harness.aa_run import as_aa
+from harness.cells import make_cells
 from harness.errors import InvalidRun, UsageError
 from harness.forecast import forecast
 from harness.gate import decide
@@ -19,7 +20,6 @@ from harness.noise import AaResult, CheckNoise, KnownNoise, machine_check, noise
 from harness.noise_store import NOISE, fits, fitting_noise, keep_noise
 from harness.plan import Plan, make_plan
 from harness.verdict import Status
-from harness.workload import make_cells
 from tests.gate_runs import gate_run, margins
 
 

@@ -17,14 +17,16 @@ from tokenizers import Tokenizer, models
 
 from harness import attempts, history, pipeline
 from harness.attempts import RunAttempt, fingerprint_build, finish, plan_sha256, prompt_seed, start
+from harness.cells import make_cells
 from harness.cli import main
 from harness.contracts import withheld
 from harness.errors import InvalidRun, UsageError
 from harness.gate import decide
-from harness.plan import Plan, dump_plan, load_plan
+from harness.plan import Plan, load_plan
 from harness.run_store import RunStore, write_bytes, write_json
+from harness.traffic_plan import dump_plan
 from harness.verdict import Status, Verdict
-from harness.workload import make_cells, write_pair
+from harness.workload import write_pair
 from tests.gate_runs import gate_run, oracle
 from tests.made_runs import Made, make_run
 

@@ -14,11 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.audits import audit_source, audits_in_pair
+from harness.cells import Cell, make_cells
 from harness.contracts import contract_checks, contract_notes
 from harness.plan import Plan, make_plan
 from harness.score import score_arms
 from harness.verdict import Status
-from harness.workload import Cell, make_cells, write_pair
+from harness.workload import write_pair
 from oracles.audit_plan import COST
 from oracles.result import OracleResult
 from tests.engines.cheats import catalogue

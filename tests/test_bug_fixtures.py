@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from harness.cells import make_cells
 from harness.probes import logprobs
 from harness.probes.capability import Support, Target
 from harness.probes.client import Reply
 from harness.task_stream import write_tasks
-from harness.workload import make_cells
 from tests.test_tasks import graded, plan_with
 
 TRUE = [None, -5.1, -0.7, -3.2, -1.1, -0.4, -0.9]  # five prompt tokens and two the engine would add

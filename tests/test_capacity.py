@@ -13,6 +13,7 @@ import pytest
 
 from harness import capacity
 from harness.capacity import REQUESTS, know_capacity, unknown_capacity
+from harness.cells import make_cells
 from harness.endpoint import Engines
 from harness.errors import InvalidRun
 from harness.pipeline import stored_plan
@@ -21,7 +22,6 @@ from harness.progress import silent
 from harness.resuming import with_measured
 from harness.run_store import RunStore
 from harness.traffic import Visit
-from harness.workload import make_cells
 from tests.engines.dialects import DIALECTS
 from tests.engines.stream import Engine
 from tests.engines.toy import Pace, Toy, save_tokenizer, toy_tokenizer

@@ -13,14 +13,15 @@ from tokenizers import Tokenizer, models
 
 from harness import modes, pipeline
 from harness.budget import check_budget, pays_for
+from harness.cells import make_cells
 from harness.cli import gating, main
 from harness.errors import InvalidRun, UsageError
 from harness.gate import decide
-from harness.plan import Plan, check_files, dump_plan, load_plan, make_plan
+from harness.plan import Plan, check_files, load_plan, make_plan
 from harness.resuming import resumed_plan
 from harness.run_store import RunStore, write_bytes, write_json
+from harness.traffic_plan import dump_plan
 from harness.verdict import Cost, Status
-from harness.workload import make_cells
 from tests.gate_runs import gate_run
 
 

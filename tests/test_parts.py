@@ -12,13 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.cells import make_cells
 from harness.conversations import with_history, write_conversations
 from harness.errors import InvalidRun, UsageError
 from harness.parts import WARMUP_PAUSE_MS, Part
 from harness.raw_export import write_requests
 from harness.sweep_plan import SweepPlan, make_sweep
 from harness.traffic import Visit, aiperf_config
-from harness.workload import WARMUP, make_cells, plan_pair, write_pair
+from harness.workload import WARMUP, plan_pair, write_pair
 from tests.engines.toy import toy_tokenizer
 
 PROFILES = ["interference", "smoke", "agentic-growing-prefix", "mooncake"]

@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from harness.errors import ExitCode, UsageError
-from harness.plan import dump_plan, load_plan, make_plan
+from harness.plan import load_plan, make_plan
+from harness.traffic_plan import dump_plan
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from harness.cells import make_cells
 from harness.errors import InvalidRun, UsageError
 from harness.plan import Plan, make_plan
 from harness.preflight import Preflight, _refuse, preflight
@@ -16,7 +17,6 @@ from harness.probes import Capability, Support
 from harness.progress import silent
 from harness.run_store import RunStore, read_json
 from harness.sweep_plan import SweepPlan, make_sweep
-from harness.workload import make_cells
 from tests.engines.dialects import DIALECTS
 from tests.engines.server import Server, serving
 from tests.engines.stream import Engine

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tokenizers import Tokenizer
 
+from harness.cells import Cell
 from harness.raw_export import write_requests
 from harness.run_store import read_json, write_json
-from harness.workload import Cell
 from tests.engines.dialects import DIALECTS
 from tests.engines.generate import record
 from tests.engines.parade import Parade, Turn, carve, parade_cells, parade_lines, write_parade

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness import sweep, sweep_results
+from harness.cells import make_cells
 from harness.errors import UsageError
 from harness.plan import make_plan
 from harness.progress import silent
@@ -17,7 +18,6 @@ from harness.run_store import RunStore, read_json
 from harness.search import CLOSE, climb
 from harness.sweep_plan import make_sweep
 from harness.sweep_results import search_lines
-from harness.workload import make_cells
 from tests.engines.toy import save_tokenizer
 from tests.test_sweep import Killed, Played, played  # noqa: F401 - a fixture
 

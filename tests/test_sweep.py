@@ -17,6 +17,7 @@ from click.testing import CliRunner
 
 from harness import pipeline, sweep, sweep_results
 from harness.calibration import compare
+from harness.cells import make_cells
 from harness.cli import main
 from harness.client_bias import CALIBRATION, ClientBias
 from harness.errors import UsageError
@@ -26,7 +27,6 @@ from harness.sweep_plan import SweepPlan, make_sweep
 from harness.sweep_results import Row
 from harness.time_left import TimeLeft, expected_s, in_words
 from harness.traffic import Visit
-from harness.workload import make_cells
 from tests.engines.dialects import DIALECTS
 from tests.engines.stream import Engine
 from tests.engines.toy import Pace, Toy, save_tokenizer, toy_tokenizer

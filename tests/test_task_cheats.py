@@ -9,12 +9,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.accuracy import Judged, judge_tasks
+from harness.cells import make_cells
 from harness.plan import Plan, make_plan
 from harness.run_store import read_json
 from harness.task_grading import grade_tasks, task_scores
 from harness.task_stream import task_source, write_tasks
 from harness.verdict import Status
-from harness.workload import make_cells, write_pair
+from harness.workload import write_pair
 from oracles.task_loading import TaskSpec, load
 from oracles.task_model import quiet
 from tests.engines.answer_sheet import AnswerSheet, answers_of

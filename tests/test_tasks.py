@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.cells import make_cells
 from harness.errors import UsageError
 from harness.plan import Plan, make_plan
 from harness.task_power import equal_engine_passes, half_width_pt, items_needed, task_forecast
 from harness.task_stream import capacity, check_tasks, deal, planned_items, specs_of, write_tasks
-from harness.workload import make_cells
 from oracles.task_answers import read_answer, split_thinking
 from oracles.task_grades import grade
 from oracles.task_loading import TaskSpec, _declared, _declared_problem, no_options

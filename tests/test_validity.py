@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.calibration import MARGIN, compare
+from harness.cells import Cell
 from harness.client_bias import ClientBias, bias_checks, bias_notes, shape_of
 from harness.measurement import CellMeasurement, Load, VisitMeasurement, measure_visit
 from harness.raw_export import SCHEMA
 from harness.validity import judge_validity
 from harness.verdict import Check, Status
-from harness.workload import Cell
 from tests.test_calibration import SHAPE, known
 from traffic_profiles.profile import load_profile
 

@@ -19,8 +19,8 @@ from harness import late_scoring, pipeline, verify
 from harness.accuracy_table import AccuracyTable, accuracy_table, as_tables
 from harness.cli import main
 from harness.errors import InvalidRun, UsageError
-from harness.plan import dump_plan
 from harness.run_store import RunStore
+from harness.traffic_plan import dump_plan
 from harness.verdict import Status
 from harness.verify_plan import VerifyPlan, make_verify
 from tests.test_score import plan as gate_plan

@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.cells import Cell, make_cells, phase_name
 from harness.errors import UsageError
 from harness.plan import Plan, make_plan
-from harness.workload import WARMUP, Cell, Insert, arm_order, interleave, make_cells, phase_name, plan_pair, write_pair
+from harness.workload import WARMUP, Insert, arm_order, interleave, plan_pair, write_pair
 from traffic_profiles.requests import RequestSpec
 
 

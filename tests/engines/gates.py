@@ -19,13 +19,14 @@ from tokenizers import Tokenizer
 
 import harness.score
 from harness import pipeline
+from harness.cells import Cell, make_cells
 from harness.demo_models import DemoModels, prepare_models
 from harness.plan import Plan, make_plan
 from harness.progress import silent
 from harness.run_store import RunStore, read_json, write_bytes, write_json
 from harness.traffic import Visit, run_visit
 from harness.verdict import Status, Verdict
-from harness.workload import Cell, make_cells, plan_pair, request_body
+from harness.workload import plan_pair, request_body
 from oracles.convert import write_reference_folder
 from oracles.floor import Floor, measure_floor
 from oracles.reference import LocalReference, open_reference

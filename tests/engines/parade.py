@@ -17,8 +17,8 @@ from typing import Any
 
 import orjson
 
+from harness.cells import Cell, phase_name
 from harness.run_store import read_json, write_bytes, write_json
-from harness.workload import Cell, phase_name
 from tests.engines.dialects import Dialect
 from tests.engines.server import Seat, Server
 from tests.engines.stream import Engine, Request
