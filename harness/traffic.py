@@ -31,6 +31,7 @@ from harness.workload import WARMUP, bodies
 
 AIPERF_VERSION = "0.13.0"
 POLL_S = 0.5
+LOOKS_PER_S = 1000.0
 # A local tokenizer folder is sent to the hub, and refused, when these are set (aiperf issue 1339).
 DROPPED_ENVIRONMENT = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 
@@ -165,23 +166,31 @@ def _phases(part: Part) -> list[dict[str, Any]]:
             {
                 "name": WARMUP,
                 "kind": "warmup",
-                "type": "concurrency",
-                "concurrency": min(first, max(cell.concurrency or 1 for cell in part.cells)),
                 counted: first,
                 "excludeFromResults": True,
             }
+            | _closed_loop(min(first, max(cell.concurrency or 1 for cell in part.cells)))
         )
     for cell in part.cells:
         amount = cell.conversations if counted == "sessions" else cell.request_count
         phase: dict[str, Any] = {"name": phase_name(cell.name), "kind": "profiling", counted: amount}
         if cell.request_rate is None:
-            phase |= {"type": "concurrency", "concurrency": cell.concurrency}
+            phase |= _closed_loop(cell.concurrency or 1)
         else:
             phase |= {"type": cell.profile.arrival_pattern, "rate": cell.request_rate}
             if cell.profile.arrival_pattern == "gamma":
                 phase["smoothness"] = cell.profile.arrival_smoothness
         phases.append(phase)
     return phases
+
+
+def _closed_loop(concurrency: int) -> dict[str, Any]:
+    """A phase that keeps so many requests in flight: as AIPerf's `concurrency` type, but asleep while all are.
+
+    That type polls for a free slot without a pause and takes one core for it, from the engine where both share a
+    machine (docs/adr/007). A rate over all that a client reaches, with the same cap, looks once a millisecond.
+    """
+    return {"type": "constant", "rate": LOOKS_PER_S, "concurrency": concurrency}
 
 
 def _dataset(visit: Visit, part: Part) -> str:
