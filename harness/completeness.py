@@ -63,7 +63,7 @@ def check_complete(
         n=len(pairs),
         reason=f"{reasons[0]}" + (f" ({len(reasons)} problems in all.)" if len(reasons) > 1 else "")
         if reasons
-        else f"{len(pairs)} pairs, each with {len(cells)} cells in both arms.",
+        else f"{len(pairs)} pairs, each with {len(cells)} cell{'' if len(cells) == 1 else 's'} in both arms.",
     )
     return check, problems
 

@@ -29,8 +29,7 @@ def describe() -> dict[str, Any]:
     return {
         "enginegate": harness.__version__,
         "code_sha256": code_sha256(),
-        "git_revision": _output("git", "-C", str(_root()), "rev-parse", "HEAD"),
-        "git_dirty": bool(_output("git", "-C", str(_root()), "status", "--porcelain")),
+        **git_revision(_root()),
         "python": sys.version.split()[0],
         "versions": {name: _version(name) for name in _VERSIONS},
         "platform": platform.platform(),
@@ -38,6 +37,19 @@ def describe() -> dict[str, Any]:
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "gpus": _gpus(),
     }
+
+
+def git_revision(root: Path) -> dict[str, Any]:
+    """The commit that `root` is a checkout of, and whether the four packages are not what that commit holds.
+
+    None where that is not known: no git, or a repository further up that only surrounds an installed copy.
+    """
+    at, _, head = (_output("git", "-C", str(root), "rev-parse", "--show-toplevel", "HEAD") or "").partition("\n")
+    if not head or Path(at).resolve() != root.resolve():
+        return {"git_revision": None, "git_dirty": None}
+    names = [package.__name__ for package in _PACKAGES]
+    changed = _output("git", "-C", str(root), "status", "--porcelain", "--", *names)
+    return {"git_revision": head, "git_dirty": changed != ""}  # git that did not answer vouches for nothing
 
 
 def machine() -> dict[str, Any]:

@@ -29,7 +29,7 @@ _LAYER = {
     "ffn_down": "mlp.down_proj",
 }
 _CONTROL_TOKEN = 3  # gguf.TokenType.CONTROL
-_FILE_TYPE = {"BF16": 32, "Q8_0": 7, "Q4_1": 3, "Q4_0": 2}  # gguf.LlamaFileType
+_FILE_TYPE = {"BF16": 32, "Q8_0": 7, "Q5_0": 8, "Q4_1": 3, "Q4_0": 2}  # gguf.LlamaFileType
 
 
 def write_reference_folder(source: Path, folder: Path) -> None:

@@ -136,7 +136,8 @@ def _present(found: Iterable[Chart | None]) -> tuple[Chart, ...]:
 def _pareto(runs: Sequence[Ranked]) -> Section:
     profiles = list(dict.fromkeys(cell.profile for one in runs for cell in one.run.cells))[:MAX_PROFILES]
     named = [(one.name, one.run, one.series) for one in runs]
-    drawn = _present(compare_charts.pareto_of_all(named, profile) for profile in profiles)
+    alone = len(profiles) == 1
+    drawn = tuple(chart for one in profiles for chart in compare_charts.pareto_of_all(named, one, alone=alone))
     lead = "Every run's candidate, and its baseline thin and dashed. A point a load; up and right is better."
     names = tuple(one.name for one in runs[: compare_charts.MAX_LINES])
     return Section("pareto", "Throughput against interactivity, all runs", "Pareto", lead, drawn, legend=names)

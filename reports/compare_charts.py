@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from reports.run_data import Run
 from reports.svg import Chart, Drawing, Palette, slug
 from reports.verdict_data import Check
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 MAX_LINES = 6  # runs drawn in colours of their own: more could not be told apart
 _MARKERS = "osD^vP"
 
@@ -29,17 +33,22 @@ class _Line:
     points: tuple[tuple[str, Spread, Spread], ...]
 
 
-def pareto_of_all(runs: Sequence[tuple[str, Run, PairSeries]], profile: str) -> Chart | None:
-    """Every run's frontier in one profile; runs beyond `MAX_LINES` are left to the tables."""
+def pareto_of_all(runs: Sequence[tuple[str, Run, PairSeries]], profile: str, *, alone: bool = False) -> list[Chart]:
+    """Every run's frontier in one profile; runs beyond `MAX_LINES` are left to the tables.
+
+    A profile that is `alone` gets the whole width of a wide page and its lines' names beside them.
+    """
     lines = [line for run in runs[:MAX_LINES] for arm in run[1].arms if (line := _line(run, arm, profile))]
     if not lines:
-        return None
+        return []
     best = max(lines, key=lambda line: max(y.median for _, _, y in line.points))
-    return Chart(
-        f"all-{slug(profile)}", profile, "",
-        f"Throughput against interactivity in {profile} of {len(runs)} runs; highest throughput: {best.name}.",
-        lambda p: _pareto(p, lines, [name for name, _, _ in runs]), "output_throughput_per_user",
-    )  # fmt: skip
+    alt = f"Throughput against interactivity in {profile} of {len(runs)} runs; highest throughput: {best.name}."
+    names, define = [name for name, _, _ in runs], "output_throughput_per_user"
+    small = Chart(f"all-{slug(profile)}", profile, "", alt, lambda p: _pareto(p, lines, names), define)
+    if not alone:
+        return [small]
+    whole = Chart(f"{small.name}-wide", profile, "", alt, lambda p: _wide_pareto(p, lines, names), define, wide=True)
+    return [replace(whole, only="wide"), replace(small, only="phone")]
 
 
 def _line(run: tuple[str, Run, PairSeries], arm: str, profile: str) -> _Line | None:
@@ -53,9 +62,41 @@ def _line(run: tuple[str, Run, PairSeries], arm: str, profile: str) -> _Line | N
     return _Line(name, arm == "baseline", tuple(points)) if points else None
 
 
+def _wide_pareto(p: Palette, lines: Sequence[_Line], names: Sequence[str]) -> Drawing:
+    drawing = Drawing(figure((1160, 340)))
+    axes = panel(drawing.figure, p, top=26, right=220)
+    _frontiers(drawing, axes, p, lines, names)
+    ends = [(max(line.points, key=lambda point: point[1].median), line) for line in lines if not line.baseline]
+    spots = [axes.transData.transform((x.median, y.median)) for (_, x, y), _ in ends]
+    right, low = axes.bbox.x1, axes.bbox.y0
+    heights = apart([float(y) for _, y in spots], 15)
+    to_axes = axes.transData.inverted()
+    for (_, line), (x, y), height in zip(ends, spots, heights, strict=True):
+        colour, _ = look(p, line.name, names.index(line.name))
+        bend = to_axes.transform([(x, y), (right + 6, max(height, low))])
+        axes.plot(bend[:, 0], bend[:, 1], color=colour, linewidth=0.6, alpha=0.6, clip_on=False)
+        at = to_axes.transform((right + 10, max(height, low)))
+        axes.text(at[0], at[1], line.name[:34], color=colour, fontsize=11, va="center")
+    return drawing
+
+
+def apart(heights: Sequence[float], gap: float) -> list[float]:
+    """The same heights moved as little as keeps them `gap` apart, their order kept."""
+    order = sorted(range(len(heights)), key=lambda place: heights[place])
+    moved, floor = list(heights), -math.inf
+    for place in order:
+        moved[place] = floor = max(heights[place], floor + gap)
+    return moved
+
+
 def _pareto(p: Palette, lines: Sequence[_Line], names: Sequence[str]) -> Drawing:
     drawing = Drawing(figure((SMALL[0], 250)))
     axes = panel(drawing.figure, p, top=26, right=16)
+    _frontiers(drawing, axes, p, lines, names)
+    return drawing
+
+
+def _frontiers(drawing: Drawing, axes: Axes, p: Palette, lines: Sequence[_Line], names: Sequence[str]) -> None:
     every = [point for line in lines for point in line.points]
     spread_out(axes.xaxis, [x.median for _, x, _ in every], 0.08)
     spread_out(axes.yaxis, [y.median for _, _, y in every], 0.1, 4)
@@ -73,7 +114,6 @@ def _pareto(p: Palette, lines: Sequence[_Line], names: Sequence[str]) -> Drawing
             told = f"{wording.number(y.median)} tokens/s at {wording.number(x.median)} tokens/s/user"
             drawing.tip(axes, x.median, y.median, f"{line.name}{arm} {load}: {told}")
     name_axes(axes, p, "interactivity, tokens/s/user", "output throughput, tokens/s")
-    return drawing
 
 
 def history(runs: Sequence[tuple[str, float, Run]], metric: str) -> Chart | None:

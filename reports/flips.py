@@ -18,9 +18,9 @@ _SPLITS = ("public", "sealed")
 _COLUMNS = (
     Column("Task"),
     Column("Candidate", "number", "task_score"),
-    Column("95 % interval", "interval"),
+    Column("95 % interval", "interval", "interval_95"),
     Column("Baseline", "number", "task_score"),
-    Column("95 % interval, baseline", "interval"),
+    Column("95 % interval, baseline", "interval", "interval_95"),
     Column("Difference", "number", "tasks"),
     Column("Lost", "number", "flip_lost"),
     Column("Gained", "number", "flip_gained"),

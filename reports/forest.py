@@ -69,8 +69,8 @@ def _forest(p: Palette, rows: Sequence[Check]) -> Drawing:
 
 def _narrow(p: Palette, rows: Sequence[Check]) -> Drawing:
     drawing = Drawing(figure((SMALL[0], 38 * len(rows) + 70)))
-    axes = panel(drawing.figure, p, left=6, right=14, top=28, bottom=38, grid="x")
-    _intervals(drawing, axes, p, rows, most=5)
+    axes = panel(drawing.figure, p, left=6, right=14, top=28, bottom=38, grid="")
+    _intervals(drawing, axes, p, rows, most=5, through=False)
     axes.set_ylim(len(rows) - 0.6, -0.8)
     for y, check in enumerate(rows):
         where, name = axes.get_yaxis_transform(), f"{check.cell} · {label(check.metric)}"
@@ -88,22 +88,32 @@ def _value(
     drawn.set_color(p.of(check.status))
 
 
-def _intervals(drawing: Drawing, axes: Axes, p: Palette, rows: Sequence[Check], most: int) -> None:
-    """The lines that matter, the intervals and the estimates: all but the words."""
+def _intervals(
+    drawing: Drawing, axes: Axes, p: Palette, rows: Sequence[Check], most: int, *, through: bool = True
+) -> None:
+    """The lines that matter, the intervals and the estimates: all but the words.
+
+    Without `through` the lines at 1 and at the bar stop between the rows, where a narrow drawing has its words.
+    """
     ends = [v for c in rows for v in (c.observed, c.ci_low, c.ci_high) if v is not None and v > 0]
     bars = sorted({check.required for check in rows if check.required})
     scale(axes.xaxis, "log", [*ends, *bars, 1.0], most=most)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     set_ticks(axes.yaxis, [])
-    axes.axvline(1.0, color=p.quiet, linewidth=1)
+    ys = range(len(rows))
+    if through:
+        axes.axvline(1.0, color=p.quiet, linewidth=1)
+    else:
+        axes.vlines([1.0] * len(rows), [y - 0.2 for y in ys], [y + 0.34 for y in ys], color=p.quiet, linewidth=1)
     side: Literal["left", "right"] = "left" if max(bars) < 1 else "right"
     _above(axes, p.quiet, 1.0, " equal 1.00 ", side)
     if len(bars) == 1:
-        axes.axvline(bars[0], color=p.ink, linewidth=1.4, linestyle=(0, (4, 2)))
+        if through:
+            axes.axvline(bars[0], color=p.ink, linewidth=1.4, linestyle=(0, (4, 2)))
         _above(axes, p.ink, bars[0], f" bar {bars[0]:.2f} ", "left" if bars[0] >= 1 else "right")
-    else:
-        ticks, ys = [check.required or 1.0 for check in rows], range(len(rows))
-        axes.vlines(ticks, [y - 0.34 for y in ys], [y + 0.34 for y in ys], color=p.ink)
+    if len(bars) > 1 or not through:
+        ticks, top = [check.required or 1.0 for check in rows], 0.34 if through else 0.2
+        axes.vlines(ticks, [y - top for y in ys], [y + 0.34 for y in ys], color=p.ink)
     for status, marker in MARKER.items():
         _marks(axes, p.of(status), marker, {y: c for y, c in enumerate(rows) if c.status == status})
     for y, check in enumerate(rows):

@@ -118,6 +118,12 @@ ACCURACY = (
         "oracles/*/*.json count",
     ),
     Definition(
+        "interval_95", "95 % interval",
+        "Where the mean would lie 95 times in 100, were the prompts drawn anew. Documents (or, for tasks, clusters of "
+        "items) are the sample, not tokens: tokens of one text move together.",
+        "mean ± Student's t × standard error clustered by document or cluster", "as the mean", "oracles/*/*",
+    ),
+    Definition(
         "detectable_rate", "Detectable rate",
         "The smallest share of misbehaving requests that this check finds with 95 % confidence at this run's size.",
         "1 − 0.05^(1/n)", "%", "oracles/*/*.json detectable_rate",

@@ -100,6 +100,17 @@ def quantile_ratios(baseline: Asked, candidate: Asked) -> list[tuple[float, floa
     return rows
 
 
+def steps(values: Values) -> tuple[Values, Values]:
+    """(x, share of all values at most x) of sorted values, at most `_POINTS` of them; those at infinity are not drawn.
+
+    The first value stands twice, so that the line rises from the axis.
+    """
+    ranks = np.unique(np.ceil(np.linspace(1, len(values), min(len(values), _POINTS))).astype(int))
+    xs, shares = values[ranks - 1], ranks / len(values)
+    xs, shares = xs[np.isfinite(xs)], shares[np.isfinite(xs)]
+    return np.concatenate([xs[:1], xs]), np.concatenate([np.zeros(len(xs[:1])), shares])
+
+
 def _draw(p: Palette, found: dict[str, Asked]) -> Drawing:
     judged = {"baseline", "candidate"} <= found.keys()
     drawing = Drawing(figure((SMALL[0], 322 if judged else 210)))
@@ -109,11 +120,9 @@ def _draw(p: Palette, found: dict[str, Asked]) -> Drawing:
     upper.set_ylim(0, 1.02)
     set_ticks(upper.yaxis, [0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
     for place, (arm, one) in enumerate(found.items()):
-        share = np.linspace(0, 1, _POINTS)
-        xs = np.quantile(one.pooled, share, method="higher")
-        kept = np.isfinite(xs)
+        xs, shares = steps(one.pooled)
         colour, dash = look(p, arm, place)
-        upper.plot(xs[kept], share[kept], color=colour, linewidth=1.9, linestyle=dash)
+        upper.plot(xs, shares, color=colour, linewidth=1.9, linestyle=dash, drawstyle="steps-post")
         for q in (0.25, 0.5, 0.75, 0.95):
             at = _quantile(one.pooled, q)
             drawing.tip(upper, at, q, f"{arm} p{100 * q:g}: {wording.number(at)} ms")

@@ -15,7 +15,7 @@ def divergence_table(scored: dict[str, Scored]) -> Table:
     columns = (
         Column("Arm"),
         Column("Token margin, nats/token", "number", "token_margin"),
-        Column("95 % interval", "interval"),
+        Column("95 % interval", "interval", "interval_95"),
         Column("Top-1", "number", "top1"),
         Column("Inexcusable flips", "number", "flips_inexcusable"),
         Column("Loop share", "number", "loop_share"),
@@ -41,7 +41,7 @@ _ORACLE_COLUMNS = (
     Column("Number"),
     Column("Arm"),
     Column("Value", "number"),
-    Column("95 % interval", "interval"),
+    Column("95 % interval", "interval", "interval_95"),
     Column("n", "number", "n"),
     Column("Remark", "reason"),
 )

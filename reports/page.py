@@ -201,18 +201,29 @@ def _reference(plan: dict[str, object]) -> str:
 
 def _machine(env: dict[str, object]) -> str:
     gpus = [str(as_dict(gpu).get("name")) for gpu in as_list(env.get("gpus"))]
+    drivers = {str(driver) for gpu in as_list(env.get("gpus")) if (driver := as_dict(gpu).get("driver_version"))}
     cpu = as_dict(env.get("cpu"))
-    processor = f"{cpu.get('model')} × {cpu.get('count')}" if cpu.get("model") else ""
-    drawn = [f"{gpus.count(name)} × {name}" for name in dict.fromkeys(gpus)]
-    return " · ".join([*drawn, processor] if processor else drawn)
+    parts = [f"{gpus.count(name)} × {name}" for name in dict.fromkeys(gpus)]
+    parts += [f"driver {', '.join(sorted(drivers))}"] if drivers else []
+    parts += [f"{cpu.get('model')} × {cpu.get('count')}"] if cpu.get("model") else []
+    return " · ".join(parts)
 
 
 def _judge(env: dict[str, object]) -> str:
-    revision = str(env.get("git_revision") or "")[:10]
-    changed = " (changed)" if env.get("git_dirty") else ""
     aiperf = as_dict(env.get("versions")).get("aiperf")
-    parts = [("enginegate", env.get("enginegate")), ("", revision and revision + changed), ("AIPerf", aiperf)]
+    code = str(env.get("code_sha256") or "")[:10]
+    parts = [
+        ("enginegate", env.get("enginegate")), ("", _revision(env) if env else ""), ("code", code), ("AIPerf", aiperf),
+    ]  # fmt: skip
     return " · ".join(f"{name} {value}".strip() for name, value in parts if value)
+
+
+def _revision(env: dict[str, object]) -> str:
+    """A commit names the code only when the code is what the commit holds; a copied tree's often is not."""
+    revision = str(env.get("git_revision") or "")[:10]
+    if revision and not env.get("git_dirty"):
+        return f"revision {revision}"
+    return "revision unknown" + (f" (changed since {revision})" if revision else "")
 
 
 def started_at(run: Run) -> float | None:
@@ -245,7 +256,7 @@ def _text(value: object) -> str:
 
 def validity_line(items: Sequence[ChecklistItem]) -> tuple[str, str]:
     """(state, sentence) of the whole checklist in one line."""
-    broken = [item.name.lower() for item in items if item.state != "PASS"]
+    broken = [item.name.lower() + (f" ({item.scope})" if item.scope else "") for item in items if item.state != "PASS"]
     if not items:
         return UNJUDGED, "No validity check in this run."
     return (items[0].state, f"Not fit to be judged: {', '.join(broken)}.") if broken else ("PASS", "Fit to be judged.")
@@ -266,6 +277,6 @@ def measured_line(run: Run) -> str:
 
 def reproduce(run: Run) -> tuple[str, ...]:
     """Commands that make this run again and that re-judge it."""
-    if run.verdict is None:
-        return ()
-    return (f"enginegate gate {run.name}/plan.yaml", f"enginegate recheck {run.name}")
+    if run.verdict:
+        return (f"enginegate gate {run.name}/plan.yaml", f"enginegate recheck {run.name}")
+    return (f"enginegate sweep {run.name}/plan.yaml",) if run.plan.get("kind") == "sweep" else ()

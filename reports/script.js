@@ -17,9 +17,9 @@
     const number = cell.dataset.value;
     return number === undefined ? cell.textContent.trim().toLowerCase() : number === "" ? NaN : Number(number);
   };
-  const order = (a, b) => {
-    if (typeof a === "string") return a.localeCompare(b);
-    return Number.isNaN(a) ? 1 : Number.isNaN(b) ? -1 : a - b;
+  const order = (a, b, sign) => {
+    if (typeof a === "string") return sign * a.localeCompare(b);
+    return Number.isNaN(a) ? 1 : Number.isNaN(b) ? -1 : sign * (a - b); // what is missing stays last
   };
   for (const table of document.querySelectorAll("table.sortable")) {
     const heads = [...table.tHead.rows[0].cells];
@@ -36,7 +36,7 @@
         heads.forEach((other) => other.removeAttribute("aria-sort"));
         head.setAttribute("aria-sort", down ? "descending" : "ascending");
         const rows = [...table.tBodies[0].rows];
-        rows.sort((a, b) => order(value(a, column), value(b, column)) * (down ? -1 : 1));
+        rows.sort((a, b) => order(value(a, column), value(b, column), down ? -1 : 1));
         table.tBodies[0].append(...rows);
       });
     });

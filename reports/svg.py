@@ -56,7 +56,7 @@ _ROLES = [item.name for item in fields(Palette)]
 SENTINELS = Palette(*(f"#0101{place + 1:02x}" for place in range(len(_ROLES))))
 PAPER = Palette(
     ink="#1c1d1f", quiet="#5b5f66", line="#d4d4cf", grid="#ececea", panel="#ffffff", cand="#2f56c6", base="#8a7a5c",
-    floor="#8b8f96", third="#a23b72", fourth="#2a7f8e", PASS="#0d6b52", FAIL="#b02a1c", INCONCLUSIVE="#7c5600",
+    floor="#8b8f96", third="#a23b72", fourth="#24727f", PASS="#0d6b52", FAIL="#b02a1c", INCONCLUSIVE="#7c5600",
     INVALID="#5d4a86",
 )  # fmt: skip
 _CLASS = {getattr(SENTINELS, role): role for role in _ROLES}

@@ -96,7 +96,7 @@ def signals_table(run: Run) -> Table:
     columns = (
         Column("Cell"),
         Column("Arm"),
-        *[Column(wording.sentence_case(n), "number", n if n in DEFINITIONS else "") for n in names],
+        *map(_signal_column, names),
         Column("Failures"),
     )
     rows = []
@@ -109,8 +109,20 @@ def signals_table(run: Run) -> Table:
             for one in met:
                 failures.update({kind: int(as_number(n) or 0) for kind, n in as_dict(one.get("failures")).items()})
             told = ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in failures.most_common()) or "none"
-            rows.append(TableRow((text(cell.name), text(arm), *map(num, middles), text(told))))
+            shown = (share(v) if _unit(n) == "share" else num(v) for n, v in zip(names, middles, strict=True))
+            rows.append(TableRow((text(cell.name), text(arm), *shown, text(told))))
     return Table("signals", "Signals of the client and the engines", columns, tuple(rows))
+
+
+def _signal_column(name: str) -> Column:
+    unit = _unit(name)
+    known = DEFINITIONS[name].label if name in DEFINITIONS else wording.sentence_case(name)
+    label = known if unit in ("", "share", "ratio") else f"{known}, {unit}"
+    return Column(label, "number", name if name in DEFINITIONS else "")
+
+
+def _unit(signal: str) -> str:
+    return DEFINITIONS[signal].unit if signal in DEFINITIONS else ""
 
 
 _VISIT_COLUMNS = (
@@ -142,7 +154,7 @@ def visits_table(run: Run) -> Table:
 
 def flat_table(name: str, title: str, **trees: Mapping[str, object]) -> Table:
     """Nested keys and values laid out flat, one column a tree."""
-    flat = {head: dict(_flatten(tree)) for head, tree in trees.items()}
+    flat = {head: dict(_flatten(tree)) if tree else {} for head, tree in trees.items()}
     keys = dict.fromkeys(key for values in flat.values() for key in values)
     rows = tuple(TableRow((text(key), *[text(values.get(key, "")) for values in flat.values()])) for key in keys)
     return Table(name, title, (Column("Key"), *[Column(head) for head in flat]), rows)

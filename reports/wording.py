@@ -21,15 +21,11 @@ def number(value: float | None, digits: int = 3) -> str:
         return MISSING
     if value == 0:
         return "0"
-    size = abs(value)
-    if size < 1e-4 or size >= 1e7:
-        return f"{value:.{digits - 1}e}"
-    places = max(0, digits - 1 - _magnitude(size))
+    written = f"{value:.{digits - 1}e}"  # rounded first, so that 0.9996 is 1.00 and not 1.000
+    if not 1e-4 <= abs(value) < 1e7:
+        return written
+    places = max(0, digits - 1 - int(written.partition("e")[2]))
     return f"{value:,.{places}f}"
-
-
-def _magnitude(size: float) -> int:
-    return int(f"{size:e}".partition("e")[2])
 
 
 def ratio(value: float | None) -> str:

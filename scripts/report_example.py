@@ -1,15 +1,16 @@
-"""Write the example report that the README shows, and its pictures, from the golden runs of `enginegate demo`.
+"""Write the example report that the README shows, and the pictures of docs/, from the golden runs.
 
     python scripts/report_example.py
 
 docs/example/report.html compares the demo's three candidates, docs/example/fast-but-wrong.html is one of their pages.
-The pictures need Chromium.
+The pictures (first screens) need Chromium.
 """
 
 from __future__ import annotations
 
 import io
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,25 +26,32 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 GOLDEN, OUT, IMAGES = ROOT / "tests" / "golden_runs", ROOT / "docs" / "example", ROOT / "docs" / "images"
-RUNS = ("honest", "fast-but-wrong", "letter-a")
+DEMO = ("honest", "fast-but-wrong", "letter-a")
+PUBLISHED = {"report": DEMO, "fast-but-wrong": ("fast-but-wrong",)}
 PICTURES = {
-    "report-comparison": ("report.html", "wide", "light"),
-    "report-fail": ("fast-but-wrong.html", "wide", "light"),
-    "report-phone-dark": ("fast-but-wrong.html", "phone", "dark"),
+    "report-comparison": (DEMO, "wide", "light"),
+    "report-fail": (("fast-but-wrong",), "wide", "light"),
+    "report-phone-dark": (("fast-but-wrong",), "phone", "dark"),
+    "report-pass": (("pass",), "wide", "light"),
+    "report-inconclusive": (("same-engine",), "wide", "light"),
+    "report-invalid": (("invalid",), "wide", "light"),
+    "report-sweep": (("sweep",), "wide", "light"),
+    "report-four": (("pass", *DEMO), "wide", "dark"),
 }
 
 
 def main() -> int:
     """Write pages, then pictures."""
     OUT.mkdir(parents=True, exist_ok=True)
-    write_report([GOLDEN / name for name in RUNS], OUT / "report.html")
-    write_report([GOLDEN / "fast-but-wrong"], OUT / "fast-but-wrong.html")
+    for name, runs in PUBLISHED.items():
+        write_report([GOLDEN / run for run in runs], OUT / f"{name}.html")
     if CHROMIUM is None:
         print("There is no chromium on this machine, so the pictures stay as they are.", file=sys.stderr)
         return 2
-    with chromium() as browser:
-        for name, (page, size, theme) in PICTURES.items():
-            _picture(browser, OUT / page, size, theme, IMAGES / f"{name}.png")
+    with tempfile.TemporaryDirectory() as folder, chromium() as browser:
+        for name, (runs, size, theme) in PICTURES.items():
+            page = write_report([GOLDEN / run for run in runs], Path(folder) / f"{name}.html")
+            _picture(browser, page, size, theme, IMAGES / f"{name}.png")
     return 0
 
 

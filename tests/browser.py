@@ -185,6 +185,12 @@ _FAULTS = r"""
     const to = e.getAttribute("href").slice(1);
     if (!known.has(to)) say("leads nowhere", e);
   }
+  for (const e of document.querySelectorAll(".heat .box b, .heat .box small")) {
+    const text = document.createRange();
+    text.selectNodeContents(e);
+    const edge = e.closest(".box").getBoundingClientRect().right;
+    if (shown(e) && text.getBoundingClientRect().right > edge + 0.5) say("runs out of its box", e.parentElement);
+  }
   for (const e of document.querySelectorAll("body *")) {
     const style = getComputedStyle(e);
     const scrolls = ["auto", "scroll"].includes(style.overflowX) || ["auto", "scroll"].includes(style.overflowY);

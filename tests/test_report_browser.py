@@ -201,6 +201,7 @@ def test_the_fault_finder_finds_faults(browser: Browser, tmp_path: Path) -> None
     page.write_text(
         "<html><body><h1>a</h1><h3>b</h3><p style='color:#bbb'>pale</p><img src='data:,'><button></button><input>"
         "<table><tr><th>x</th></tr></table><svg></svg><a href='#nowhere'>x</a><i id=a></i><i id=a></i>"
+        "<div class=heat><span class=box style='display:block;width:30px'><b>overlong</b></span></div>"
         "<div style='width:4000px'>wide</div><script>fetch('http://127.0.0.1:9/x')</script></body></html>"
     )
     with opened(browser, page) as seen:
@@ -210,6 +211,7 @@ def test_the_fault_finder_finds_faults(browser: Browser, tmp_path: Path) -> None
             assert {"axe image-alt", "axe button-name", "axe label"} <= {one.split(":")[0] for one in axe_faults(seen)}
     for expected in (
         "contrast 1.9", "jumps from h1 to h3", "no alt", "no accessible name", "no label", "no caption", "no scope",
-        "no title", "leads nowhere", "used twice", "sideways", "asks for", "names no language", "no main",
+        "no title", "leads nowhere", "used twice", "sideways", "asks for", "out of its box", "names no language",
+        "no main",
     ):  # fmt: skip
         assert expected in found

@@ -1,11 +1,11 @@
-"""The relay of the golden PASS is half as fast as what stands behind it, however many events came before."""
+"""The relay of the golden PASS is as slow as it is told to be, however many events came before."""
 
 from __future__ import annotations
 
 import asyncio
 
 from tests.engines.stream import Event, Request, Stream
-from tests.golden_runs.half_speed import HalfSpeed
+from tests.golden_runs.slow_relay import SlowRelay
 
 
 def test_every_event_comes_at_twice_its_time_and_none_waits_for_the_sending() -> None:
@@ -18,7 +18,7 @@ def test_every_event_comes_at_twice_its_time_and_none_waits_for_the_sending() ->
             yield Event(10.0 * place, text=str(place))
 
     async def played() -> tuple[int, list[float]]:
-        stream = aiter(HalfSpeed().respond(Request({}), upstream()))
+        stream = aiter(SlowRelay(2).respond(Request({}), upstream()))
         times = [(await anext(stream)).at_ms]
         for _ in range(20):  # the first event is being sent, and takes its time
             await asyncio.sleep(0)

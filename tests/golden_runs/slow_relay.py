@@ -1,8 +1,9 @@
-"""A relay before a real engine that passes its stream on at half its speed: the same engine on a slower machine.
+"""A relay before a real engine that passes its stream on at a fraction of its speed: the engine on a slower machine.
 
-    python -m tests.golden_runs.half_speed --port 19541 --upstream http://127.0.0.1:19542 --model smollm2-135m
+    python -m tests.golden_runs.slow_relay --factor 3 --port 19541 --upstream http://127.0.0.1:19542 --model M
 
-A baseline for golden runs: a real model's own answers, and a speed-up that is known to be two in every cell.
+A baseline for golden runs: a real model's own answers, and a speed-up of `factor` where one request is in flight. With
+more it is less, because the engine behind the relay is idle while its answers are still being passed on.
 """
 
 from __future__ import annotations
@@ -23,14 +24,18 @@ from tests.engines.stream import Engine, Event, Request, Stream
 READY_S = 120
 
 
-class HalfSpeed(Engine):
-    """Every event at twice its time since the request."""
+class SlowRelay(Engine):
+    """Every event at `factor` times its time since the request."""
 
-    name = "half-speed"
+    name = "slow-relay"
     does = "honest: a slower machine"
 
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self._factor = factor
+
     async def respond(self, request: Request, honest: Stream) -> Stream:
-        """The upstream's events, each due at twice the time it came.
+        """The upstream's events, each due at `factor` times the time it came.
 
         They are read as they come, beside the sending: read one by one, each would be late by all before it.
         """
@@ -45,19 +50,20 @@ class HalfSpeed(Engine):
 
         reader = asyncio.create_task(read())
         while event := await came.get():
-            yield replace(event, at_ms=2 * event.at_ms)
+            yield replace(event, at_ms=self._factor * event.at_ms)
         await reader
 
 
 def main() -> None:
     """Wait for the upstream, then serve until killed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--factor", type=float, required=True)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--upstream", required=True)
     parser.add_argument("--model", required=True)
     chosen = parser.parse_args()
     _wait_for(f"{chosen.upstream}/health")
-    server = Server(HalfSpeed(), [Upstream(chosen.upstream)], DIALECTS["llama.cpp"], model=chosen.model)
+    server = Server(SlowRelay(chosen.factor), [Upstream(chosen.upstream)], DIALECTS["llama.cpp"], model=chosen.model)
     with serving(server, chosen.port) as url:
         print(url, flush=True)
         threading.Event().wait()
