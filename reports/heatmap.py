@@ -135,7 +135,7 @@ def check_box(check: Check, series: PairSeries, *, with_load: bool = False) -> B
     bound = check.ci_low if wording.wants_more(check) else check.ci_high
     below = "not judged" if check.status == "INVALID" else ""
     if bound is not None:
-        below = f"{wording.sign(check)} {f'{bound:.2f}' if check.unit == 'x' else wording.number(bound)}"
+        below = f"{wording.sign(check)} {wording.times(bound) if check.unit == 'x' else wording.number(bound)}"
     text = wording.with_unit(check.observed, check.unit)
     if check.observed is None and check.cell and check.unit == "x":
         found = [value for _, value in series.ratios(check.cell, check.metric)]

@@ -29,10 +29,13 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def ratio(value: float | None) -> str:
-    """1.17×; more than a hundred without decimals."""
-    if value is None:
-        return MISSING
-    return f"{value:.2f}×" if abs(value) < 100 else f"{value:,.0f}×"
+    """1.17×; more than a hundred without decimals, and never 0.00× for what is not zero."""
+    return MISSING if value is None else f"{times(value)}×"
+
+
+def times(value: float) -> str:
+    """A ratio without its sign."""
+    return f"{value:,.0f}" if abs(value) >= 100 else number(value, 2) if 0 < abs(value) < 0.095 else f"{value:.2f}"
 
 
 def with_unit(value: float | None, unit: str) -> str:
@@ -58,7 +61,7 @@ def interval(check: Check) -> str:
     low, high = check.ci_low, check.ci_high
     if low is None and high is None:
         return ""
-    plain = {"x": "{:.2f}".format, "pt": "{:+.2f}".format}.get(check.unit, number)
+    plain = {"x": times, "pt": "{:+.2f}".format}.get(check.unit, number)
     if low is None or high is None:
         return f"≥ {plain(low)}" if low is not None else f"≤ {plain(high)}"
     return f"{plain(low)} to {plain(high)}"

@@ -31,6 +31,13 @@ def test_a_number_has_three_digits_after_rounding(value: float, shown: str) -> N
     assert wording.number(value) == shown
 
 
+@pytest.mark.parametrize(
+    ("value", "shown"), [(0.0041, "0.0041×"), (0.95, "0.95×"), (1.204, "1.20×"), (266.4, "266×"), (0.0, "0.00×")]
+)
+def test_a_small_ratio_is_not_shown_as_zero(value: float, shown: str) -> None:
+    assert wording.ratio(value) == shown
+
+
 def test_a_distribution_rises_by_the_share_of_each_request_and_leaves_failures_out() -> None:
     xs, shares = steps(np.array([1.0, 2.0, 4.0, np.inf]))
     assert xs.tolist() == [1.0, 1.0, 2.0, 4.0]
