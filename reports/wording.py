@@ -59,11 +59,11 @@ def percent(value: float | None, digits: int = 1) -> str:
 def interval(check: Check) -> str:
     """1.11 to 1.23, in the check's unit; half-open when one bound is missing."""
     low, high = check.ci_low, check.ci_high
-    if low is None and high is None:
-        return ""
     plain = {"x": times, "pt": "{:+.2f}".format}.get(check.unit, number)
-    if low is None or high is None:
-        return f"≥ {plain(low)}" if low is not None else f"≤ {plain(high)}"
+    if low is None:
+        return f"≤ {plain(high)}" if high is not None else ""
+    if high is None:
+        return f"≥ {plain(low)}"
     return f"{plain(low)} to {plain(high)}"
 
 

@@ -2,5 +2,5 @@
 
 import os
 
-# A CI job refuses a quick run (harness/modes.py), and most tests' gates are quick; tests of that rule set CI themselves.
+# A CI job refuses a quick run (harness/modes.py), and most tests' gates are quick; its tests set it themselves.
 os.environ.pop("CI", None)
