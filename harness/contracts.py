@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from harness.verdict import Check, Family, Status
 from oracles.result import Finding, OracleResult
 
+_WERE = {False: "was", True: "were"}
+
 
 def contract_checks(results: Sequence[OracleResult], required: frozenset[str]) -> tuple[Check, ...]:
     """One check for each finding of the candidate, and one for each thing that keeps an oracle from being believed."""
@@ -36,10 +38,19 @@ def contract_notes(results: Sequence[OracleResult]) -> tuple[str, ...]:
         where = f"{result.oracle} ({result.arm})"
         if result.status == "unscored":
             notes.append(f"{where} was not scored: {result.reason}")
-        notes += [f"{where}: {f.name} was not scored: {f.sentence}" for f in result.findings if f.status == "unscored"]
+        notes += [] if result.arm == "baseline" else [f"{where}: {line}" for line in _unscored(result.findings)]
         notes += [f"{where}: {note}" for note in result.notes]
         notes += [_power(result)] if result.arm == "candidate" and any(map(_states_power, result.findings)) else []
     return tuple(dict.fromkeys(notes))
+
+
+def _unscored(findings: Sequence[Finding]) -> list[str]:
+    """A line for each reason. The baseline's are left out: most are set against a baseline, which it has not."""
+    names: dict[str, list[str]] = {}
+    for finding in findings:
+        if finding.status == "unscored":
+            names.setdefault(finding.sentence, []).append(finding.name)
+    return [f"{', '.join(those)} {_WERE[len(those) > 1]} not scored: {why}" for why, those in names.items()]
 
 
 def _power(result: OracleResult) -> str:
