@@ -19,6 +19,7 @@ from tokenizers import Tokenizer
 from harness import environment, processes
 from harness.audits import audit_source
 from harness.budget import check_budget, no_first_look, pays_for
+from harness.cache_counters import with_counted_cache
 from harness.capacity import know_capacity
 from harness.cells import Cell, make_cells
 from harness.client_bias import calibrate_run
@@ -214,6 +215,7 @@ def measure(store: RunStore, cells: Sequence[Cell], visit_folder: Path, out: Pat
     measurement = measure_visit(
         pq.read_table(rows), pair=record["pair"], role=record["role"], slot=record["slot"], slos=slos
     )
+    measurement = with_counted_cache(measurement, record)
     about = Watched.model_validate(record["gpu"]) if record.get("gpu") else None
     write_json(measured, with_gpu_signals(measurement, visit_folder / "aiperf", about))
     return [rows, measured, *write_conversations(workload, rows, out / "workload.parquet")]

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from harness.cache_counters import SIGNAL
 from harness.cells import Cell
 from harness.measurement import CellMeasurement, VisitMeasurement
 from harness.sending import check, sending_checks
@@ -100,7 +101,11 @@ def _same_length(cell: str, baseline: list[CellMeasurement], candidate: list[Cel
 
 
 def _same_cache(cell: str, baseline: list[CellMeasurement], candidate: list[CellMeasurement]) -> Check:
-    shares = [_mean([m.signals.get("cached_prompt_share") for m in arm]) for arm in (baseline, candidate)]
+    by_usage, by_counters = (
+        [_mean([m.signals.get(name) for m in arm]) for arm in (baseline, candidate)]
+        for name in ("cached_prompt_share", SIGNAL)
+    )
+    shares, source = (by_usage, "") if None not in by_usage else (by_counters, " (engines' counters, whole visits)")
     if shares[0] is None or shares[1] is None:
         return check(
             "same-cache",
@@ -116,7 +121,7 @@ def _same_cache(cell: str, baseline: list[CellMeasurement], candidate: list[Cell
         broken=abs(apart) > CACHE_TOLERANCE,
         observed=apart,
         required=CACHE_TOLERANCE,
-        reason=f"Prompt tokens from cache: baseline {shares[0]:.0%}, candidate {shares[1]:.0%}.",
+        reason=f"Prompt tokens from cache{source}: baseline {shares[0]:.0%}, candidate {shares[1]:.0%}.",
         hint="Switch prefix caching on or off in both engines." if abs(apart) > CACHE_TOLERANCE else "",
         n=len(baseline),
     )

@@ -45,6 +45,11 @@ CLIENT = (
         "cached tokens / prompt tokens", "share", f"{_MEASURED} signals",
     ),
     Definition(
+        "counted_cache_share", "Cached share by counters",
+        "The same by the engine's own Prometheus counters, for the whole visit, where usage does not say it.",
+        "tokens found in the prefix cache / tokens looked up, over the visit", "share", f"{_MEASURED} signals",
+    ),
+    Definition(
         "tokens_per_event", "Tokens an event", "Tokens in one streamed event; above 1 the engine sends in blocks.",
         "output tokens / content events", "tokens", f"{_MEASURED} signals",
     ),
