@@ -41,6 +41,12 @@ class OwnedProcess:
         """True until the leader has exited."""
         return self.popen.poll() is None
 
+    def ends_within(self, seconds: float) -> bool:
+        """True as soon as the leader has exited, False after `seconds`."""
+        with suppress(subprocess.TimeoutExpired):
+            self.popen.wait(timeout=seconds)
+        return not self.running()
+
     def stop(self, grace_s: float = 10) -> None:
         """End the whole session: SIGTERM, then SIGKILL after `grace_s`; the record goes last."""
         _end_session(self.pid, grace_s, signal.SIGTERM)
@@ -52,9 +58,7 @@ class OwnedProcess:
         """Ask with SIGINT, as a person would; True when the leader left within `wait_s`."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGINT)
-        with suppress(subprocess.TimeoutExpired):
-            self.popen.wait(timeout=wait_s)
-        return not self.running()
+        return self.ends_within(wait_s)
 
 
 def start(

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from harness import processes
+from harness.cache_counters import read_counters, share_between
 from harness.cells import Cell, phase_name
 from harness.endpoint import log_tail
 from harness.errors import InvalidRun
@@ -34,6 +35,9 @@ POLL_S = 0.5
 LOOKS_PER_S = 1000.0
 # A local tokenizer folder is sent to the hub, and refused, when these are set (aiperf issue 1339).
 DROPPED_ENVIRONMENT = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+# AIPerf would keep every data set for good in the user's cache folder: prompts that are new in each pair and asked of
+# no other engine, held-out ones among them. And of two arms the second would start faster than the first.
+SET_ENVIRONMENT = {"AIPERF_DATASET_MMAP_CACHE_ENABLED": "false"}
 
 
 @dataclass(frozen=True)
@@ -85,14 +89,16 @@ def run_visit(visit: Visit, progress: Callable[[int], None]) -> list[Path]:
     if visit.folder.exists():
         shutil.rmtree(visit.folder)  # AIPerf leaves old summaries standing in a directory it is given again
     visit.folder.mkdir(parents=True)
-    before = {"started_at": time.time(), "load_average_1m": os.getloadavg()[0]}
     codes: list[int | None] = []
+    counted = read_counters(visit.endpoint)
+    before = {"started_at": time.time(), "load_average_1m": os.getloadavg()[0]}
     done = 0
     for part in visit.parts:
         config = aiperf_config(visit, part, _dataset(visit, part))
         write_bytes(visit.folder / f"aiperf{part.suffix}.yaml", yaml.safe_dump(config, sort_keys=False).encode())
         codes.append(_drive(visit, part, partial(_further, progress, done)))
         done += part.requests
+    ended_at = time.time()
     about = watched(visit.plan, visit.role)
     record = {
         "pair": visit.pair,
@@ -103,8 +109,9 @@ def run_visit(visit: Visit, progress: Callable[[int], None]) -> list[Path]:
         "exit_code": next((code for code in codes if code != 0), 0),
         "cpu_count": psutil.cpu_count(),
         "gpu": about.model_dump(mode="json") if about else None,
+        "cache_share": share_between(counted, read_counters(visit.endpoint)),
         **before,
-        "ended_at": time.time(),
+        "ended_at": ended_at,
         "load_average_1m_end": os.getloadavg()[0],
     }
     write_json(visit.folder / "visit.json", record)
@@ -210,7 +217,7 @@ def _dataset(visit: Visit, part: Part) -> str:
 
 def _environment(visit: Visit) -> dict[str, str]:
     inherited = without_secrets(visit.plan, visit.endpoint.api_key_env)
-    return {key: value for key, value in inherited.items() if key not in DROPPED_ENVIRONMENT}
+    return {key: value for key, value in inherited.items() if key not in DROPPED_ENVIRONMENT} | SET_ENVIRONMENT
 
 
 def aiperf_command() -> str:
@@ -226,10 +233,12 @@ def _drive(visit: Visit, part: Part, progress: Callable[[int], None]) -> int | N
     process = processes.start(command, log=visit.folder / f"{stem}.log", env=_environment(visit), cwd=visit.folder)
     deadline = time.monotonic() + visit.plan.visit_timeout_s
     records = visit.folder / stem / "profile_export.jsonl"
+    seen = done = 0
     try:
-        while process.running():
-            time.sleep(POLL_S)
-            progress(_lines(records))
+        while not process.ends_within(POLL_S):
+            seen, more = _lines_after(records, seen)
+            done += more
+            progress(done)
             # SIGINT first: AIPerf then writes what it has. Alone it can hang for ever, so stop() follows.
             if time.monotonic() > deadline and not process.interrupt(wait_s=15):
                 return None
@@ -242,5 +251,11 @@ def _further(progress: Callable[[int], None], before: int, more: int) -> None:
     progress(before + more)
 
 
-def _lines(path: Path) -> int:
-    return path.read_bytes().count(b"\n") if path.is_file() else 0
+def _lines_after(path: Path, seen: int) -> tuple[int, int]:
+    """Bytes of a growing file, and lines after its first `seen` bytes: what was counted is not read again."""
+    if not path.is_file():
+        return 0, 0
+    with path.open("rb") as file:
+        file.seek(seen)
+        new = file.read()
+    return seen + len(new), new.count(b"\n")
