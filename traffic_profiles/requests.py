@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 
 from traffic_profiles.arrivals import Arrival, read_arrivals
 from traffic_profiles.profile import ProfileError, TrafficProfile
@@ -76,7 +76,7 @@ class _Writer:
     def __init__(self, profile: TrafficProfile, seed: int, size: Count) -> None:
         self.profile = profile
         self.seed = seed
-        self.size = size
+        self.size = lru_cache(maxsize=64)(size)  # fitting asks for the size of the same few sentences again and again
         self._shared: dict[tuple[str, int], str] = {}
         self._written: set[str] = set()
 
