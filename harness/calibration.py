@@ -37,6 +37,7 @@ MARGIN = 0.05
 # TTFT of a fast engine is a few milliseconds, of which connecting and parsing take one: it is added to both arms alike,
 # so it can only hide a speed-up, never make one.
 TTFT_ALLOWANCE_MS = 1.5
+BLOCK = 4  # tokens an event
 METRICS = ("ttft.p50", "tpot.p50", "output_throughput")
 Values = npt.NDArray[np.float64]
 
@@ -92,7 +93,7 @@ class Bias(Record):
 
     def sentence(self, margin: float) -> str:
         """What may be published from this client at this shape when errors up to `margin` are tolerated."""
-        where = f"concurrency {self.shape.concurrency} at {self.shape.offered_tokens_per_s:,.0f} tokens/s"
+        where = self.shape.words
         if self.failed:
             return f"{where}: {self.failed} of {self.requests} requests to the mock failed; this client cannot be used."
         if self.starved:
@@ -105,6 +106,32 @@ class Bias(Record):
             return f"{where}: measurable here; every error is within {margin:.1%} (TTFT: or {TTFT_ALLOWANCE_MS} ms)."
         told = ", ".join(f"{metric} {abs(error):.1%}" for metric, error in over.items())
         return f"{where}: not measurable here ({told} off, {margin:.1%} allowed); use a client with more cores."
+
+
+def in_blocks(bias: Bias, margin: float) -> Shape | None:
+    """The shape to calibrate as well where single-token events are too many for this client; None where they are not.
+
+    The same tokens in a quarter of the events: what the engine can often be told (vLLM: --stream-interval).
+    """
+    fit = not (bias.over(margin) or bias.starved)
+    if fit or bias.failed or bias.shape.concurrency == 1 or bias.shape.tokens_per_event > 1:
+        return None
+    return bias.shape.model_copy(update={"tokens_per_event": BLOCK})
+
+
+def block_sentences(biases: Sequence[Bias], margin: float) -> tuple[str, ...]:
+    """What larger events change, for every shape that was calibrated both ways."""
+    single = {bias.shape: bias for bias in biases if bias.shape.tokens_per_event == 1}
+    told = []
+    for bias in biases:
+        one = single.get(bias.shape.model_copy(update={"tokens_per_event": 1}))
+        if one is None or one is bias or one.failed or bias.failed:
+            continue
+        changes = [f"{name} {one.error(name) or 0:+.1%} -> {bias.error(name) or 0:+.1%}" for name in METRICS[:2]]
+        changes.append(f"kept busy {one.fed:.0%} -> {bias.fed:.0%}")
+        end = "still not measurable here" if bias.over(margin) or bias.starved else "measurable here"
+        told.append(f"{bias.shape.words} instead of 1: {', '.join(changes)}; {end}.")
+    return tuple(told)
 
 
 def calibrate(

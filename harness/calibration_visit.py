@@ -75,6 +75,12 @@ class Shape(Record):
         return max(16, 4 * self.concurrency)
 
     @property
+    def words(self) -> str:
+        """The load in words."""
+        block = f", {self.tokens_per_event} tokens an event" if self.tokens_per_event > 1 else ""
+        return f"concurrency {self.concurrency} at {self.offered_tokens_per_s:,.0f} tokens/s{block}"
+
+    @property
     def offered_tokens_per_s(self) -> float:
         """What the engine would produce if the client always kept `concurrency` requests in flight."""
         return 1e3 * self.concurrency * self.output_tokens / (self.ttft_ms + self.tpot_ms * (self.output_tokens - 1))

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import Field
 
-from harness.calibration import MARGIN, Bias, calibrate, client_fingerprint
+from harness.calibration import MARGIN, Bias, block_sentences, calibrate, client_fingerprint, in_blocks
 from harness.calibration_visit import Shape
 from harness.doctor import Diagnosis, candidate_shapes, examine
 from harness.errors import UsageError
@@ -72,7 +72,7 @@ def check_up(asked: Request, progress: Progress) -> Checkup:
         endpoints=diagnoses,
         client=client_fingerprint("never"),
         biases=biases,
-        measurable=tuple(bias.sentence(MARGIN) for bias in biases) or said,
+        measurable=(*(bias.sentence(MARGIN) for bias in biases), *block_sentences(biases, MARGIN)) or said,
     )
 
 
@@ -86,4 +86,6 @@ def _biases(asked: Request, tokenizer: Path, diagnoses: tuple[Diagnosis, ...], p
             shapes += candidate_shapes(diagnosis.url, asked.model, loads, api_key_env=asked.api_key_env)
     if not shapes:
         return ()
-    return calibrate(shapes, tokenizer, fresh=asked.fresh, progress=progress)
+    biases = calibrate(shapes, tokenizer, fresh=asked.fresh, progress=progress)
+    blocks = [shape for bias in biases if (shape := in_blocks(bias, MARGIN)) and shape not in shapes]
+    return biases + (calibrate(blocks, tokenizer, fresh=asked.fresh, progress=progress) if blocks else ())

@@ -18,7 +18,15 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from harness import calibration
-from harness.calibration import Bias, calibrate, calibration_table, client_fingerprint, compare
+from harness.calibration import (
+    Bias,
+    block_sentences,
+    calibrate,
+    calibration_table,
+    client_fingerprint,
+    compare,
+    in_blocks,
+)
 from harness.calibration_visit import Shape
 from harness.doctor import candidate_shapes
 from harness.errors import InvalidRun
@@ -125,6 +133,18 @@ def test_the_sentence_says_what_may_be_published() -> None:
     good = compare(SHAPE, *known(late_ms=0.05, slower=1.001), load=0)
     assert "measurable here; every error is within 2.0%" in good.sentence(0.02)
     assert "not measurable here (ttft.p50 20.0%" in compare(SHAPE, *known(late_ms=2), load=0).sentence(0.02)
+
+
+def test_where_events_are_too_many_it_says_what_larger_ones_change() -> None:
+    busy = SHAPE.model_copy(update={"concurrency": 32})
+    bad = compare(SHAPE, *known(slower=1.2), load=0).model_copy(update={"shape": busy, "fed": 0.7})
+    assert in_blocks(bad, 0.05) == busy.model_copy(update={"tokens_per_event": 4})
+    good = compare(SHAPE, *known(slower=1.01), load=0).model_copy(update={"shape": in_blocks(bad, 0.05), "fed": 0.98})
+    assert in_blocks(good, 0.05) is None and in_blocks(compare(SHAPE, *known(slower=1.2), load=0), 0.05) is None
+    (told,) = block_sentences([bad, good], 0.05)
+    assert "4 tokens an event instead of 1: " in told and told.endswith("measurable here.")
+    assert "tpot.p50 +20.0% -> +1.0%" in told and "kept busy 70% -> 98%" in told
+    assert block_sentences([good], 0.05) == block_sentences([bad], 0.05) == ()
 
 
 def test_a_mock_that_was_starved_is_not_the_clients_bias() -> None:

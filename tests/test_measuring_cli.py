@@ -61,7 +61,7 @@ def test_doctor_prints_the_table_of_effects_and_of_the_clients_bias(toy_url: str
     assert code == 0, text
     assert "llama.cpp" in text and "ignore_eos" in text
     assert "What this client measures, against a mock" in text
-    assert text.count("measurable here") == 2
+    assert text.count("measurable here") == 4, "two loads, and what events of four change at the second"
 
 
 def test_doctor_as_json(toy_url: str, tokenizer: Path) -> None:
