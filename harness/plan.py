@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from harness.arguments import concurrencies
 from harness.errors import UsageError
 from harness.traffic_plan import (
     Endpoint,
@@ -207,7 +208,8 @@ def plan_data(flags: dict[str, Any]) -> dict[str, Any]:
         "profiles": [{"name": name} for name in flags["profiles"]],
     }
     if flags["concurrency"]:
-        data["profiles"] = [use | {"concurrency": flags["concurrency"].split(",")} for use in data["profiles"]]
+        loads = concurrencies("--concurrency", flags["concurrency"])
+        data["profiles"] = [use | {"concurrency": loads} for use in data["profiles"]]
     if flags["reference"]:
         data["reference"] = {"path": str(flags["reference"])}
     if flags["tokenizer"]:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from harness.arguments import concurrencies
 from harness.errors import UsageError
 from harness.run_store import RunStore
 
@@ -79,6 +80,17 @@ class ProfileUse(Use):
         None, gt=0, description="requests/s the baseline sustains, for rates that are shares of it; default: measured"
     )
     task_share: float | None = Field(None, ge=0, le=0.9, description="as the plan's task_share, for this profile")
+
+    @field_validator("concurrency", mode="before")
+    @classmethod
+    def _ranges_too(cls, value: Any) -> Any:
+        """`1,2,4..256` as on the command line."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return concurrencies("concurrency", value)
+        except UsageError as error:
+            raise ValueError(str(error).removeprefix("concurrency: ")) from None
 
 
 class TrafficPlan(Strict):

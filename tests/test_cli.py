@@ -165,6 +165,23 @@ def test_an_engine_that_dies_shows_the_end_of_its_log(tmp_path: Path, plan: dict
     assert code == 5 and "ended with code 7" in text and "out of memory" in text
 
 
+def test_flags_that_a_plan_file_would_overrule_are_refused(tmp_path: Path, plan: dict) -> None:
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan))
+    code, text = _invoke("gate", str(tmp_path / "plan.yaml"), "--concurrency", "1..8", "--dry-run")
+    assert code == 2 and "--concurrency is for a gate without a PLAN file" in text
+
+
+def test_ranges_of_concurrencies(tmp_path: Path, plan: dict) -> None:
+    urls = ["--baseline", "http://127.0.0.1:9", "--candidate", "http://127.0.0.1:9", "--model", "m", "--dry-run"]
+    folder = ["--reference", plan["reference"]["path"], "--profile", "smoke"]
+    code, text = _invoke("gate", *urls, *folder, "--concurrency", "1..4,6")
+    assert code == 0 and all(f"smoke/c{n} " in text for n in (1, 2, 4, 6)), text
+    code, text = _invoke("gate", *urls, *folder, "--concurrency", "4..1")
+    assert code == 2 and "does not rise" in text
+    code, text = _gate(tmp_path, plan | {"profiles": [{"name": "smoke", "concurrency": "1..x"}]})
+    assert code == 2 and "plan.yaml: profiles.0.concurrency: '1..x' is no list of numbers from 1 on" in text
+
+
 def test_flags_without_a_plan_say_what_is_missing() -> None:
     code, text = _invoke("gate", "--baseline", "http://a")
     assert code == 2 and "--candidate" in text and "--model" in text

@@ -26,7 +26,7 @@ from harness.errors import UsageError
 @click.option(
     "--profile", "profiles", multiple=True, help="Traffic profile; repeatable (see: enginegate profiles list)."
 )
-@click.option("--concurrency", help="Concurrencies, e.g. 1,8,32 (default: the profile's own).")
+@click.option("--concurrency", help="1,2,4..256 or 1..256x2 (default: the profile's own).")
 @click.option("--policy", help="beat-by-20, no-regression, or a file of criteria.")
 @click.option("--tasks", help="lm-eval tasks inside the timed stream, e.g. offline-pack,gsm8k (docs/tasks.md).")
 @click.option("--criterion", "criteria", multiple=True, help='Extra criterion, e.g. "ttft.p95 <= 200ms"; repeatable.')
@@ -202,11 +202,18 @@ def demo(run_dir: Path | None, *, resume: bool, as_json: bool) -> None:
     click.echo(orjson.dumps(outcome.as_json(), option=orjson.OPT_INDENT_2).decode() if as_json else explain(outcome))
 
 
+_INSTEAD = ("baseline", "candidate", "model", "reference", "tokenizer", "profiles", "concurrency")
+
+
 def _plan_from(path: Path | None, flags: dict[str, Any]) -> Any:
     from harness.plan import check_files, load_plan, make_plan, plan_data
 
     changes = _plan_changes(flags)
     if path is not None:
+        unused = [name for name in _INSTEAD if flags[name]]
+        if unused:
+            flag = "--" + unused[0].removesuffix("s")
+            raise UsageError(f"{flag} is for a gate without a PLAN file; {path} says this: change it there.")
         return load_plan(path, changes) if changes else load_plan(path)
     needed = [name for name in ("baseline", "candidate", "model", "profiles") if not flags[name]]
     if needed:
