@@ -325,3 +325,18 @@ def test_prompts_outside_isl_are_left_out_and_never_cut(tmp_path: Path) -> None:
     profile = own_text(tmp_path, json.dumps({"prompt": "word " * 500}) + "\n")
     with pytest.raises(ProfileError, match=r"none of the 1 prompts .* has 2 to 50 tokens"):
         make_requests(profile, count=1, seed=1)
+
+
+def test_a_data_set_by_name(tmp_path: Path) -> None:
+    """`hub:` takes whatever `datasets` loads by a name; here a folder, so that nothing is fetched."""
+    pytest.importorskip("datasets")
+    (tmp_path / "set").mkdir()
+    rows = [json.dumps({"instruction": f"Name {n} rivers.", "category": "lists"}) for n in range(3, 8)]
+    (tmp_path / "set" / "data.jsonl").write_text("\n".join(rows) + "\n")
+    profile = own_text(tmp_path, "").model_copy(update={"text": f"hub:{tmp_path / 'set'}"})
+    specs = make_requests(profile, count=5, seed=1)
+    assert {spec.stratum for spec in specs} == {"lists"} and len({spec.item for spec in specs}) == 5
+    assert all(re.search(r"Name \d rivers\.$", spec.messages[-1]["content"]) for spec in specs)
+    missing = profile.model_copy(update={"text": f"hub:{tmp_path / 'none'}"})
+    with pytest.raises(ProfileError, match="cannot be loaded"):
+        make_requests(missing, count=1, seed=1)
