@@ -187,7 +187,7 @@ def test_the_profiles_hash_is_the_same_in_every_process(tmp_path: Path) -> None:
     (tmp_path / "plan.yaml").write_text("x")
     script = (
         "import sys; from pathlib import Path; from harness.judge import _hashes\n"
-        "from harness.workload import make_cells; from harness.plan import make_plan\n"
+        "from harness.cells import make_cells; from harness.plan import make_plan\n"
         "plan = make_plan({'model': 'm', 'tokenizer': '/x', 'profiles': ['chat-steady'], 'endpoints': {'baseline': "
         "{'url': 'http://a'}, 'candidate': {'url': 'http://b'}}}, source='t', folder=Path('/'))\n"
         f"print(_hashes(Path({str(tmp_path)!r}), make_cells(plan), ())['profiles'])"
