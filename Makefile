@@ -58,13 +58,14 @@ mutations: venv
 	$(BIN)/python scripts/mutate_checks.py --page docs/mutations.md
 
 # The same task items in the timed stream and by plain lm-eval: the grades must agree. Needs vLLM, see acceptance.
+# ARGS="--items 210 --run-dir DIR" asks more, and goes on after a kill.
 tasks-check: venv
 	scripts/vllm_venv.sh "$${VLLM_VENV:-.venv-vllm}"
-	VLLM_VENV="$${VLLM_VENV:-.venv-vllm}" $(BIN)/python scripts/tasks_check.py
+	VLLM_VENV="$${VLLM_VENV:-.venv-vllm}" $(BIN)/python scripts/tasks_check.py $(ARGS)
 
 # Task items in the stream against load, lm-eval and a KL pass one after the other.
 bench-one-stream: venv
-	$(BIN)/python benchmarks/one_stream.py
+	$(BIN)/python benchmarks/one_stream.py $(ARGS)
 
 # The client's bias on a mock of known speed, enginegate's own overhead over bare AIPerf, reading of raw exports.
 bench-traffic: venv

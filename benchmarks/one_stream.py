@@ -63,6 +63,18 @@ def main() -> int:
     return int(together > LIMIT * apart)
 
 
+class Said:
+    """Progress on stderr, a line every ten seconds."""
+
+    def __init__(self) -> None:
+        self.last = 0.0
+
+    def __call__(self, doing: str, share: float | None = None) -> None:
+        if time.monotonic() > self.last + 10:
+            self.last = time.monotonic()
+            print(doing, file=sys.stderr, flush=True)
+
+
 class Times:
     """Seconds by part, kept in a file so that an interrupted benchmark goes on."""
 
@@ -111,7 +123,7 @@ def _gate(plan: Plan, root: Path) -> None:
     endpoints = plan.endpoints.model_copy(
         update={"baseline": plan.endpoints.baseline.model_copy(update={"launch": None})}
     )
-    pipeline.gate(plan.model_copy(update={"endpoints": endpoints}), RunStore.create(root), silent)
+    pipeline.gate(plan.model_copy(update={"endpoints": endpoints}), RunStore.create(root), Said())
 
 
 def _lm_eval(url: str, model: str, pack: Path) -> None:

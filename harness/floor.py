@@ -6,8 +6,7 @@ from pathlib import Path
 
 from harness.errors import InvalidRun, UsageError
 from harness.pipeline import read_tokenizer
-from harness.progress import Progress
-from harness.score import counting
+from harness.progress import Progress, counting
 from oracles.floor import EVERY, Floor, floor_of
 from oracles.floor_file import ANSWER_TOKENS, Prompt, own_answers
 from oracles.reference import OracleError, open_reference

@@ -8,9 +8,10 @@ from harness.capacity import unknown_capacity
 from harness.cells import make_cells
 from harness.judge import all_criteria, speedup_bars
 from harness.noise_store import fitting_noise
+from harness.option_tasks import planned_options
 from harness.plan import Plan
 from harness.power import power_ahead
-from harness.task_power import task_forecast
+from harness.task_power import option_forecast, task_forecast
 from harness.task_stream import per_pair, planned_items
 from harness.traffic_plan import dump_plan
 
@@ -31,11 +32,13 @@ def forecast(plan: Plan, runs: Path) -> str:
         lines.append(f"{cell.name:<32}{requests:>10,}{tokens:>18,}")
     requests = sum(cell.request_count for cell in cells)
     lines.append(f"{'in all':<32}{requests * visits:>10,}   mode: {plan.mode}")
-    if plan.tasks:
+    if plan.timed_tasks:
         items = planned_items(plan, cells)
         bars = [one.value for one in all_criteria(plan) if one.metric == "tasks"]
         rate = per_pair(plan, cells, sum(items.values()))
         lines += ["", *task_forecast(items, rate, plan.pairs, max(bars, default=None))]
+    if plan.option_tasks:
+        lines += ["", *option_forecast(planned_options(plan))]
     if known := fitting_noise(plan, cells, runs):
         lines += ["", power_ahead(known, speedup_bars(plan, cells), plan.pairs)]
     if unmeasured := unknown_capacity(plan):

@@ -63,7 +63,8 @@ class GateInput:
             checks of their cell, or all of them, with them.
         token_margin: margins of the timed tokens under the reference; None when there is no reference.
         kld: KL divergence by document; None when not measured.
-        tasks: paired task scores; None when not measured.
+        tasks: paired scores of the timed task items; None when not measured.
+        options: the same of options that were asked apart.
         gpus: of each arm, for throughput_per_gpu.
         notes: what the plan could not gate (`harness.criteria.not_gateable`), and the like.
         budget_minutes: that the visits may spend; None without a limit.
@@ -84,6 +85,7 @@ class GateInput:
     token_margin: Divergence | None = None
     kld: Divergence | None = None
     tasks: TaskScores | None = None
+    options: TaskScores | None = None
     gpus: Mapping[Role, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     known_noise: KnownNoise | None = None
@@ -139,27 +141,38 @@ def _accuracy(run: GateInput, look: Look, pairs: int, broken: str | None) -> tup
     for criterion, _ in run.criteria:
         if criterion.metric not in ACCURACY:
             continue
-        judged = Judged(Status.INVALID, broken) if broken else _judge(criterion, run, look)
-        if judged.needed and judged.n:
-            needed.append(int(np.ceil(pairs * judged.needed / judged.n)))
-        checks.append(_accuracy_check(criterion, judged, look))
+        for oracle in _oracles(criterion, run):
+            judged = Judged(Status.INVALID, broken) if broken else _judge(criterion, oracle, run, look)
+            if judged.needed and judged.n and oracle != "options":  # more pairs bring no more of these
+                needed.append(int(np.ceil(pairs * judged.needed / judged.n)))
+            checks.append(_accuracy_check(criterion, oracle, judged, look))
     return tuple(checks), max(needed) or None
 
 
-def _judge(criterion: Criterion, run: GateInput, look: Look) -> Judged:
+def _oracles(criterion: Criterion, run: GateInput) -> Sequence[str]:
+    """Whose numbers a criterion is judged on, one check each.
+
+    Options are never pooled with timed answers: they are asked apart, where an engine may take care.
+    """
+    if criterion.metric != "tasks":
+        return ("tokens",) if criterion.metric == "token_margin" else ("logits",)
+    return [one for one in ("tasks", "options") if one in run.required_oracles] or ["tasks"]
+
+
+def _judge(criterion: Criterion, oracle: str, run: GateInput, look: Look) -> Judged:
     if criterion.metric == "tasks":
-        if run.tasks is None:
-            return Judged(Status.INVALID, "No task was graded.")
-        return judge_tasks(run.tasks, criterion.value, alpha=look.alpha)
+        scores = run.tasks if oracle == "tasks" else run.options
+        if scores is None:
+            return Judged(Status.INVALID, f"No {oracle.removesuffix('s')} was graded.")
+        return judge_tasks(scores, criterion.value, alpha=look.alpha)
     arms = run.token_margin if criterion.metric == "token_margin" else run.kld
     if arms is None:
         return Judged(Status.INVALID, f"{criterion.metric} was not measured: no answer was scored under a reference.")
     return judge_divergence(arms, criterion.value, unit=criterion.unit, alpha=look.alpha)
 
 
-def _accuracy_check(criterion: Criterion, judged: Judged, look: Look) -> Check:
+def _accuracy_check(criterion: Criterion, oracle: str, judged: Judged, look: Look) -> Check:
     points = criterion.unit == "pt"
-    oracle = {"token_margin": "tokens", "kld": "logits", "tasks": "tasks"}[criterion.metric]
     observed, bar = judged.observed, criterion.value
     distance = errors = None
     if observed is not None:
@@ -167,7 +180,7 @@ def _accuracy_check(criterion: Criterion, judged: Judged, look: Look) -> Check:
         apart = observed - bar if points else float(np.log1p(distance))  # `noise` is of points, or of the log ratio
         errors = apart / judged.noise if judged.noise else None
     return Check(
-        check=criterion.check_id(None),
+        check=criterion.check_id(None) + (".options" if oracle == "options" else ""),
         family=Family.ACCURACY,
         status=judged.status,
         criterion=criterion.text,

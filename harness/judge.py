@@ -25,6 +25,7 @@ from harness.logits import documents_wanted
 from harness.measurement import Role, VisitMeasurement, read_visits
 from harness.noise import machine_check, noise_notes
 from harness.noise_store import read_noise
+from harness.option_grading import option_scores
 from harness.parts import suffix
 from harness.plan import Plan
 from harness.run_store import read_json, sha256
@@ -60,12 +61,13 @@ def gate_input(plan: Plan, root: Path, criteria: Sequence[Criterion]) -> GateInp
         run=root.name,
         cost=_cost(plan, root, visits),
         hashes=_hashes(root, cells, criteria),
-        required_oracles=REQUIRED_ORACLES | ({"tasks"} if plan.tasks else frozenset()),
+        required_oracles=required_oracles(plan),
         oracles=withheld(_oracle_results(root)) if plan.prompt_secret else _oracle_results(root),
         validity=(*_validity(plan, root, cells, visits), *machine_check(known)),
         token_margin=_margins(root),
         kld=_klds(root),
         tasks=task_scores(root),
+        options=option_scores(root),
         gpus={role: getattr(plan.endpoints, role).gpus for role in ROLES if getattr(plan.endpoints, role).gpus},
         notes=(
             *not_gateable(criteria, scopes, measured),
@@ -83,6 +85,12 @@ def _validity(plan: Plan, root: Path, cells: Sequence[Cell], visits: Sequence[Vi
     machines = [read_json(visit / "visit.json") for visit, _ in _visits(root)] if full else None
     found = judge_validity(cells, visits, _summaries(root, cells), machines)
     return (*found, *bias_checks(cells, read_bias(root), required=full))
+
+
+def required_oracles(plan: Plan) -> frozenset[str]:
+    """Oracles without whose result nothing can PASS."""
+    asked = {"tasks": plan.timed_tasks, "options": plan.option_tasks}
+    return REQUIRED_ORACLES | {oracle for oracle, uses in asked.items() if uses}
 
 
 def check_criteria(plan: Plan, cells: Sequence[Cell]) -> None:

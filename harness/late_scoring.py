@@ -9,6 +9,7 @@ from harness.cells import make_cells
 from harness.endpoint import Engines
 from harness.errors import InvalidRun, UsageError
 from harness.logits import documents_wanted
+from harness.option_tasks import collect_option_rows
 from harness.plan import Plan, Reference
 from harness.progress import Progress
 from harness.resuming import replace_plan
@@ -31,6 +32,7 @@ def collect_run(plan: Plan, store: RunStore, progress: Progress, prompt_seed: in
         pairs = pipeline.drive_pairs(plan, cells, plan.pairs[0], store, engines, progress, prompt_seed)
         pipeline.calibrate(plan, cells, pairs, store, progress)
         pipeline.collect_logits(plan, documents_wanted(plan), store, engines, progress)
+        collect_option_rows(plan, store, engines, progress)
     return pairs
 
 

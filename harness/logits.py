@@ -19,7 +19,7 @@ from harness.workload import seed_for
 from oracles.endpoint_reference import http_ask
 from oracles.logit_files import TEXT_TOKENS, Text, collect, fewest_ids, read_documents
 from oracles.logit_oracle import score_logits
-from oracles.logits import TOP_K
+from oracles.logits import TOP_K, Ask
 from oracles.reference import Reference
 
 DOCUMENTS = 48  # texts asked about when a criterion names kld
@@ -27,10 +27,12 @@ SHORTEST = 12  # tokens of a text that is worth asking about
 
 
 def documents_wanted(plan: Plan) -> int:
-    """How many texts the plan has the engines asked about: its own number, else some when a criterion names kld."""
+    """How many texts the plan has the engines asked about: its own number, else some when a criterion names kld or
+    options are read: these texts prove the rows."""
     if plan.logit_documents is not None:
         return plan.logit_documents
-    return DOCUMENTS if any(c.metric == "kld" for c in read_criteria(plan.policy, plan.criteria)) else 0
+    needed = plan.option_tasks or any(c.metric == "kld" for c in read_criteria(plan.policy, plan.criteria))
+    return DOCUMENTS if needed else 0
 
 
 def workload_texts(workload: Path, tokenizer: Tokenizer, *, pair: int, count: int, seed: int) -> list[Text]:
@@ -48,6 +50,13 @@ def workload_texts(workload: Path, tokenizer: Tokenizer, *, pair: int, count: in
     return sorted(texts[:count], key=lambda text: text.line)
 
 
+def endpoint_ask(plan: TrafficPlan, arm: str) -> Ask:
+    """What sends a body to an arm's first replica and returns its JSON answer."""
+    endpoint = plan.endpoint(arm)
+    key = os.environ.get(endpoint.api_key_env) if endpoint.api_key_env else None
+    return http_ask(endpoint.all_urls[0], api_key=key, timeout_s=plan.request_timeout_s)
+
+
 def ask_endpoint(
     plan: TrafficPlan,
     arm: str,
@@ -58,11 +67,8 @@ def ask_endpoint(
     progress: Callable[[int, int], None],
 ) -> list[Path]:
     """Ask one arm about `count` texts of pair 1's workload and write what it returned into `out`."""
-    endpoint = plan.endpoint(arm)
-    key = os.environ.get(endpoint.api_key_env) if endpoint.api_key_env else None
     texts = workload_texts(workload, tokenizer, pair=1, count=count, seed=seed_for(plan, 1, "logits"))
-    ask = http_ask(endpoint.all_urls[0], api_key=key, timeout_s=plan.request_timeout_s)
-    return collect(ask, plan.served_model(arm), texts, out, progress=progress)
+    return collect(endpoint_ask(plan, arm), plan.served_model(arm), texts, out, progress=progress)
 
 
 def score_collected(root: Path, arms: Sequence[str], reference: Reference, progress: Callable[[str], None]) -> None:

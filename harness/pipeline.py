@@ -32,13 +32,14 @@ from harness.logits import ask_endpoint, documents_wanted
 from harness.measurement import Arm, Slo, measure_visit
 from harness.noise_store import NOISE, fitting_noise
 from harness.note import NOTE, write_note
+from harness.option_tasks import collect_option_rows, refuse_without_rows
 from harness.plan import Plan, Reference, make_plan
 from harness.power import wants_more_pairs
 from harness.preflight import preflight
-from harness.progress import Progress
+from harness.progress import Progress, counting
 from harness.raw_export import write_requests
 from harness.run_store import RunStore, read_json, write_bytes, write_json
-from harness.score import SCORES, counting, score_arms
+from harness.score import SCORES, score_arms
 from harness.task_stream import check_tasks, task_source, write_tasks
 from harness.traffic import Visit, check_aiperf, run_visit
 from harness.traffic_plan import TrafficPlan, dump_plan, stored_data
@@ -65,6 +66,7 @@ def gate(plan: Plan, store: RunStore, progress: Progress, prompt_seed: int | Non
             pairs = drive_pairs(plan, cells, look, store, engines, progress, prompt_seed)
             calibrate(plan, cells, pairs, store, progress)
             collect_logits(plan, documents_wanted(plan), store, engines, progress)
+            collect_option_rows(plan, store, engines, progress)
             score(plan, pairs, store, progress)
             verdict = decide(plan, store, progress)
     if verdict is None:
@@ -184,6 +186,8 @@ def drive_pair(
         progress(f"{name}: waiting for the engine")
         with engines.serving(role):
             preflight(plan, role, store, progress)
+            if isinstance(plan, Plan):
+                refuse_without_rows(plan, role, store, progress)
             began = time.monotonic()
 
             def advanced(done: int, name: str = name, began: float = began, asked: int = visit.requests) -> None:

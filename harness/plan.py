@@ -61,6 +61,20 @@ class TaskUse(Use):
     cluster: str | None = Field(None, description="field of the data whose equal values belong together, e.g. passage")
     repeats: int = Field(1, ge=1, le=64, description="times each item is asked; for sampled answers")
     keep_thinking: bool = Field(False, description="grade the thinking too, instead of stripping it")
+    options: bool = Field(
+        False, description="compare log-probabilities of the task's options, asked apart from the timed stream"
+    )
+
+    @model_validator(mode="after")
+    def _options_are_read_once(self) -> TaskUse:
+        of_answers = {
+            "repeats": self.repeats > 1,
+            "max_gen_toks": self.max_gen_toks,
+            "keep_thinking": self.keep_thinking,
+        }
+        if self.options and (given := [name for name, value in of_answers.items() if value]):
+            raise ValueError(f"{given[0]} is of generated answers; options are only read")
+        return self
 
 
 class Endpoints(Strict):
@@ -130,6 +144,24 @@ class Plan(TrafficPlan):
                 "first look; --quick runs the same plan on public prompts"
             )
         return self
+
+    @model_validator(mode="after")
+    def _options_are_proved(self) -> Plan:
+        if self.option_tasks and (self.reference is None or self.logit_documents == 0):
+            raise ValueError(
+                "tasks with `options` need a reference, and logit_documents to prove the endpoints' rows by"
+            )
+        return self
+
+    @property
+    def timed_tasks(self) -> tuple[TaskUse, ...]:
+        """Tasks whose items travel in the timed stream."""
+        return tuple(use for use in self.tasks if not use.options)
+
+    @property
+    def option_tasks(self) -> tuple[TaskUse, ...]:
+        """Tasks whose options are asked about apart."""
+        return tuple(use for use in self.tasks if use.options)
 
     @property
     def hides_seed(self) -> bool:

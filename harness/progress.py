@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -14,3 +16,18 @@ class Progress(Protocol):
 
 def silent(doing: str, share: float | None = None) -> None:
     """Say nothing."""
+
+
+def counting(doing: str, what: str, progress: Progress) -> Callable[[int, int], None]:
+    """A callback for (done, total) that says the rate and the time left."""
+    began = time.monotonic()
+
+    def counted(done: int, total: int) -> None:
+        seconds = max(time.monotonic() - began, 1e-9)
+        left = (total - done) * seconds / max(done, 1)
+        progress(
+            f"{doing}: {done:,} of {total:,} {what}, {done / seconds:,.0f} {what}/s, {left:.0f} s left",
+            done / max(total, 1),
+        )
+
+    return counted

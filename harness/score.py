@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -13,9 +12,10 @@ import pyarrow.parquet as pq
 from harness.errors import InvalidRun
 from harness.logits import score_collected
 from harness.measurement import Role
+from harness.option_grading import grade_option_tasks
 from harness.plan import Plan
 from harness.plan import Reference as AskedReference
-from harness.progress import Progress
+from harness.progress import Progress, counting
 from harness.roofline import steps_per_s
 from harness.run_store import read_json, write_json
 from harness.task_grading import grade_tasks
@@ -55,6 +55,7 @@ def score_arms(plan: Plan, pairs: int, root: Path, progress: Progress) -> list[P
             score_collected(root, ROLES, reference, progress)
         _check_conduct(plan, visits, reference, root, progress)
         grade_tasks(plan, pairs, root, progress)
+        grade_option_tasks(plan, root, progress)
     except OracleError as error:
         raise InvalidRun(str(error)) from None
     return sorted(path for path in out.rglob("*") if path.is_file())
@@ -188,18 +189,3 @@ def _without_reference(role: Role) -> OracleResult:
         status="unscored",
         reason="The plan names no reference, so nothing says what is right.",
     )
-
-
-def counting(doing: str, what: str, progress: Progress) -> Callable[[int, int], None]:
-    """A callback for (done, total) that says the rate and the time left."""
-    began = time.monotonic()
-
-    def counted(done: int, total: int) -> None:
-        seconds = max(time.monotonic() - began, 1e-9)
-        left = (total - done) * seconds / max(done, 1)
-        progress(
-            f"{doing}: {done:,} of {total:,} {what}, {done / seconds:,.0f} {what}/s, {left:.0f} s left",
-            done / max(total, 1),
-        )
-
-    return counted

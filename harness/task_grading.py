@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ CAME = (
 
 def grade_tasks(plan: Plan, pairs: int, root: Path, progress: Progress) -> None:
     """Grade both arms' answers of the first `pairs` pairs; what cannot be graded is `unscored` with its sentence."""
-    if not plan.tasks:
+    if not plan.timed_tasks:
         return
     out = root / "oracles"
     folder = root / FOLDER
@@ -54,11 +55,15 @@ def grade_tasks(plan: Plan, pairs: int, root: Path, progress: Progress) -> None:
 
 
 def task_scores(root: Path) -> TaskScores | None:
-    """Paired scores out of oracles/*/tasks.parquet; None when no task was graded.
+    """Paired scores out of oracles/*/tasks.parquet; None when no task was graded."""
+    return scores_of([root / "oracles" / role / "tasks.parquet" for role in ROLES])
+
+
+def scores_of(paths: Sequence[Path]) -> TaskScores | None:
+    """Paired scores out of the baseline's and the candidate's grades; None when one is not there.
 
     Raises InvalidRun when the two arms were not asked the same items.
     """
-    paths = [root / "oracles" / role / "tasks.parquet" for role in ROLES]
     if not all(path.is_file() for path in paths):
         return None
     table = paired(*read_grades(paths))

@@ -63,3 +63,11 @@ def task_forecast(items: Mapping[str, int], per_pair: int, pairs: Sequence[int],
         needed = " or ".join(f"{items_needed(bar_pt, rate):,} ({rate:.0%})" for rate in FLIP_RATES)
         lines.append(f"For an identical engine to pass {POWER:.0%} of the time it takes {needed} items.")
     return lines
+
+
+def option_forecast(items: Mapping[str, int]) -> list[str]:
+    """The same for options, which are asked once and apart from the pairs."""
+    total = sum(items.values())
+    widths = ", ".join(f"+-{half_width_pt(total, rate):.2f} pt at {rate:.0%} flips" for rate in FLIP_RATES)
+    lines = [f"{name:<32}{count:>10,}   options, asked apart after the pairs" for name, count in items.items()]
+    return [*lines, f"{'in all':<32}{total:>10,}   {widths}"]

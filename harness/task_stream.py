@@ -15,6 +15,7 @@ import orjson
 
 from harness.cells import Cell
 from harness.errors import UsageError
+from harness.option_tasks import write_option_tasks
 from harness.plan import Plan, TaskUse
 from harness.progress import Progress
 from harness.run_store import write_json
@@ -33,14 +34,14 @@ FOLDER, ITEMS, ABOUT, PACK = "tasks", "items.parquet", "tasks.json", "pack"
 def capacity(plan: Plan, cell: Cell) -> int:
     """Task requests that one visit has room for in this cell, beside its load."""
     share = plan.task_share if cell.task_share is None else cell.task_share
-    return round(share / (1 - share) * cell.request_count) if plan.tasks else 0
+    return round(share / (1 - share) * cell.request_count) if plan.timed_tasks else 0
 
 
 def check_tasks(plan: Plan, cells: Sequence[Cell]) -> None:
     """UsageError, before anything runs, for a task that cannot be asked, or for tasks without room in any cell."""
     if not plan.tasks:
         return
-    if not sum(capacity(plan, cell) for cell in cells):
+    if plan.timed_tasks and not sum(capacity(plan, cell) for cell in cells):
         raise UsageError(
             "tasks: no cell has room for a task item; raise task_share (of all requests in a cell), or the requests."
         )
@@ -48,7 +49,7 @@ def check_tasks(plan: Plan, cells: Sequence[Cell]) -> None:
         read_secret(plan.task_secret)
     try:
         for use in plan.tasks:
-            if not is_pack(use.name):
+            if use.options or not is_pack(use.name):
                 load(spec_of(use), None, chat=is_chat(plan))
     except TaskError as error:
         raise UsageError(f"tasks: {error}") from None
@@ -60,10 +61,10 @@ def write_tasks(plan: Plan, cells: Sequence[Cell], root: Path, progress: Progres
     # It holds the answers: a launched engine of another user must not read them.
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     about: dict[str, Any] = {"schema_version": 1, "tasks": []}
-    specs = [spec_of(use) for use in plan.tasks]
+    specs = specs_of(plan)
     room = plan.pairs[-1] * sum(capacity(plan, cell) for cell in cells)
     if any(is_pack(spec.name) for spec in specs):
-        about["sealed"] = _write_pack(plan, folder / PACK, math.ceil(room / len(specs)))
+        about["sealed"] = _write_pack(plan, folder / PACK, math.ceil(room / max(len(specs), 1)))
     items: list[TaskItem] = []
     try:
         for spec in specs:
@@ -73,6 +74,7 @@ def write_tasks(plan: Plan, cells: Sequence[Cell], root: Path, progress: Progres
             )
             items += found
             about["tasks"] += [asdict(one) for one in told]
+        about["tasks"] += write_option_tasks(plan, root, progress)
     except TaskError as error:
         raise UsageError(f"tasks: {error}") from None
     names = [item.item for item in items]
@@ -88,10 +90,10 @@ def planned_items(plan: Plan, cells: Sequence[Cell]) -> dict[str, int]:
     """Requests that each task will have, over all pairs and repeats; needs the data of tasks outside the pack."""
     room = plan.pairs[-1] * sum(capacity(plan, cell) for cell in cells)
     planned: dict[str, int] = {}
-    for use in plan.tasks:
+    for use in plan.timed_tasks:
         if is_pack(use.name):
             names = list(families()) if use.name == OFFLINE else [use.name]
-            each = math.ceil((use.limit or math.ceil(room / len(plan.tasks))) / len(names))
+            each = math.ceil((use.limit or math.ceil(room / len(plan.timed_tasks))) / len(names))
             counts = share_out(dict.fromkeys(names, each), use.limit)
             planned |= {name: count * use.repeats for name, count in counts.items()}
             continue
@@ -146,8 +148,8 @@ def spec_of(use: TaskUse) -> TaskSpec:
 
 
 def specs_of(plan: Plan) -> list[TaskSpec]:
-    """All of them."""
-    return [spec_of(use) for use in plan.tasks]
+    """All that are asked in the stream."""
+    return [spec_of(use) for use in plan.timed_tasks]
 
 
 def _spread(plan: Plan, items: Sequence[TaskItem]) -> list[TaskItem]:
@@ -179,7 +181,7 @@ def _request(item: TaskItem, seed: int) -> RequestSpec:
 
 def _write_pack(plan: Plan, folder: Path, room: int) -> dict[str, Any]:
     """Write the pack's items; half of a full run's are sealed. Returns what may be told about the sealed ones."""
-    uses = [use for use in plan.tasks if is_pack(use.name)]
+    uses = [use for use in plan.timed_tasks if is_pack(use.name)]
     each = max(math.ceil((use.limit or room) / (len(families()) if use.name == OFFLINE else 1)) for use in uses)
     if plan.mode == "quick":
         write_pack(folder, public=each)

@@ -16,11 +16,10 @@ from harness.cells import Cell, make_cells
 from harness.endpoint import Engines
 from harness.errors import InvalidRun
 from harness.logits import score_collected
-from harness.progress import Progress
+from harness.progress import Progress, counting
 from harness.run_store import RunStore, write_json
 from harness.score import (
     SCORES,
-    counting,
     decoder,
     find_floor,
     note_drift,

@@ -72,7 +72,7 @@ def measure_floor(
         max_tokens: answered tokens looked at, at most (one answer is always taken whole).
         numerics: ways to compute the reference again.
         seed: of the sub-sample.
-        progress: called with (tokens done, tokens in all), over all passes.
+        progress: called with (answered tokens done, answered tokens in all), a share of each for each pass.
 
     Raises:
         OracleError: a file cannot be read.
@@ -138,11 +138,12 @@ class _Passes:
         requests = [ScoreRequest(a.prompt, a.ids, no_end=a.no_end) for a in self.sample]
         if choices is not None:
             requests = [replace(r, targets=c.tolist()) for r, c in zip(requests, choices, strict=True)]
-        total = sum(map(len, requests))
+        answered = sum(len(a.ids) for a in self.sample)
 
-        def advanced(done: int, _: int) -> None:
+        def advanced(done: int, total: int) -> None:
+            # Answered tokens, the ones that were asked for: the passes also read every prompt.
             if self.progress:
-                self.progress(self.done * total + done, self.expected * total)
+                self.progress(int((self.done + done / total) / self.expected * answered), answered)
 
         how = {"cached": True} if cached else {"batch_tokens": batch}
         scores: list[TokenScores] = model.score(requests, top_k=top_k, progress=advanced, **how)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from oracles.atomic import write_table
 from oracles.task_answers import TaskAnswer, read_answer
 from oracles.task_loading import TaskSpec, load
-from oracles.task_model import Question, TaskError, run_tasks
+from oracles.task_model import Question, TaskError, replay_model, run_tasks
 from oracles.tasks import TaskItem, score_key, sha256_of
 
 INVALID = "[invalid]"  # what lm-eval's own filters leave when nothing could be extracted
@@ -123,7 +123,7 @@ def _grade_repeat(
         return answers[item.item].answer
 
     rows = []
-    for task, samples in run_tasks(tasks, chosen, chat=chat, answer=replay).items():
+    for task, samples in run_tasks(tasks, chosen, chat=chat, model=replay_model(replay)).items():
         metric, key = score_key(task, samples, tasks[task].higher_is_better(), spec.metric)
         by_doc: dict[int, list[dict[str, Any]]] = defaultdict(list)
         for sample in samples:
@@ -133,11 +133,11 @@ def _grade_repeat(
             if item.item in answers:
                 sample = next(one for one in found if one["filter"] == key)
                 request = asked[item.item][repeat]
-                rows.append(_row(item, request, answers[item.item], repeat, sample, metric, found))
+                rows.append(graded_row(item, request, answers[item.item], repeat, sample, metric, found))
     return rows
 
 
-def _row(
+def graded_row(
     item: TaskItem,
     request: Mapping[str, Any],
     answer: TaskAnswer,
@@ -146,6 +146,17 @@ def _row(
     metric: str,
     found: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
+    """One row of GRADES.
+
+    Args:
+        item: what was asked.
+        request: pair, line, cell, status, finish_reason, output_tokens and text of the request.
+        answer: what was handed to lm-eval.
+        repeat: which asking of the item, from 0.
+        sample: lm-eval's logged sample whose `metric` is the score.
+        metric: its name.
+        found: all samples of the item, one a filter.
+    """
     extracted = _text(sample["filtered_resps"][0])
     fate = "unparsed" if answer.fate == "graded" and extracted == INVALID else answer.fate
     score = float(sample[metric]) if fate in ("graded", "unparsed") else 0.0

@@ -14,6 +14,7 @@ from oracles.task_model import TaskError, quiet
 from oracles.task_pack import families, task_config
 
 PACK = "offline-pack"
+COMPARED = ("multiple_choice", "loglikelihood")
 # Option-scoring tasks with a sibling that generates its answer. Anything else: `lm-eval ls tasks`.
 GENERATIVE = {
     "mmlu": "mmlu_generative",
@@ -42,6 +43,7 @@ class TaskSpec:
     cluster: str | None = None
     repeats: int = 1
     keep_thinking: bool = False
+    options: bool = False  # compares log-probabilities of given options (oracles.task_options)
 
 
 def is_pack(name: str) -> bool:
@@ -51,9 +53,11 @@ def is_pack(name: str) -> bool:
 
 def load(spec: TaskSpec, pack: Path | None, *, chat: bool) -> dict[str, Any]:
     """lm-eval's task objects by name, the plan's changes applied. TaskError when one cannot be asked honestly."""
-    tasks = _pack(spec.name, pack) if is_pack(spec.name) else dict(_stock(spec.name))
+    if spec.options and is_pack(spec.name):
+        raise TaskError(_generates(spec.name))
+    tasks = _pack(spec.name, pack) if is_pack(spec.name) else dict(_stock(spec.name, spec.options))
     for name, task in tasks.items():
-        problem = _problem(name, task, chat)
+        problem = _problem(name, task, chat, spec.options)
         if problem:
             raise TaskError(problem)
         if spec.num_fewshot is not None and task.get_config("num_fewshot") != 0:
@@ -86,7 +90,7 @@ def _pack(name: str, folder: Path | None) -> dict[str, Any]:
 
 
 @cache
-def _stock(name: str) -> tuple[tuple[str, Any], ...]:
+def _stock(name: str, options: bool) -> tuple[tuple[str, Any], ...]:
     """One of lm-eval's own tasks, groups or tags, or a YAML file."""
     from lm_eval.tasks import TaskManager
 
@@ -96,7 +100,7 @@ def _stock(name: str) -> tuple[tuple[str, Any], ...]:
         near = difflib.get_close_matches(name, [PACK, *manager.all_tasks], n=3)
         meant = f" Did you mean {' or '.join(near)}?" if near else ""
         raise TaskError(f"lm-eval has no task {name}.{meant} (`lm-eval ls tasks` lists them; {PACK} needs no data.)")
-    refused = next(filter(None, (_declared_problem(*one) for one in _declared(manager, name))), None)
+    refused = next(filter(None, (_declared_problem(*one, options) for one in _declared(manager, name))), None)
     if refused:
         raise TaskError(refused)
     try:
@@ -126,19 +130,34 @@ def _declared(manager: Any, name: str) -> Iterator[tuple[str, Mapping[str, Any]]
             yield from _declared(manager, child_name)
 
 
-def _declared_problem(name: str, config: Mapping[str, Any]) -> str | None:
+def _declared_problem(name: str, config: Mapping[str, Any], options: bool = False) -> str | None:
     if config.get("unsafe_code"):
         return f"{name} runs code that the model wrote; the gate never does. Run it by itself in a sandbox."
-    return no_options(name) if config.get("output_type", "generate_until") != "generate_until" else None
+    declared = config.get("output_type")  # a file's is known when it is loaded
+    return _other_kind(name, declared, options) if declared else None
 
 
-def _problem(name: str, task: Any, chat: bool) -> str | None:
+def _other_kind(name: str, output_type: str, options: bool) -> str | None:
+    """Why a task of this output type is not asked in the way that the plan wants."""
+    if output_type == "generate_until":
+        return _generates(name) if options else None
+    if not options:
+        return no_options(name)
+    return None if output_type in COMPARED else f"{name} measures whole texts ({output_type}) and has no score an item."
+
+
+def _generates(name: str) -> str:
+    return f"{name} generates its answer; take `options` away and it is asked inside the timed stream."
+
+
+def _problem(name: str, task: Any, chat: bool, options: bool) -> str | None:
     if getattr(task, "UNSAFE_CODE", False):
         return _declared_problem(name, {"unsafe_code": True})
     if getattr(task, "MULTIMODAL", False):
         return f"{name} asks about pictures or sound, which this stream does not carry."
-    if task.OUTPUT_TYPE != "generate_until":
-        return no_options(name)
+    other = _other_kind(name, task.OUTPUT_TYPE, options)
+    if other or options:
+        return other
     if (task.get_config("repeats") or 1) > 1:
         return (
             f"{name} votes over {task.get_config('repeats')} samples of each question; use its single-sample variant."
@@ -157,5 +176,6 @@ def no_options(name: str) -> str:
     instead = f" Use {GENERATIVE[parent]}, which asks for the answer in words." if parent else ""
     return (
         f"{name} compares log-probabilities of given options, and no streamed chat or completion returns those of its "
-        f"prompt, so it cannot be part of the timed stream.{instead or ' Choose a task that generates its answer.'}"
+        f"prompt, so it cannot be part of the timed stream.{instead or ' Choose a task that generates its answer.'} Or "
+        "give it `options: true`: asked apart, where both endpoints return true prompt log-probabilities."
     )

@@ -82,7 +82,7 @@ def replay_model(answer: Callable[[Question], str]) -> Any:
 
 
 def run_tasks(
-    tasks: Mapping[str, Any], chosen: Mapping[str, Sequence[int]], *, chat: bool, answer: Callable[[Question], str]
+    tasks: Mapping[str, Any], chosen: Mapping[str, Sequence[int]], *, chat: bool, model: Any
 ) -> dict[str, list[dict[str, Any]]]:
     """lm-eval's own evaluation with recorded answers: task -> its logged samples, one for each filter and document.
 
@@ -91,7 +91,7 @@ def run_tasks(
         chosen: documents of each task, ascending. The same list must be given when answers are graded: few-shot
             examples are drawn in document order.
         chat: render few-shot examples as turns of a conversation.
-        answer: what was answered.
+        model: gives back what was answered, e.g. `replay_model`.
     """
     import lm_eval
 
@@ -99,7 +99,7 @@ def run_tasks(
         task.set_fewshot_seed(seed=1234)  # lm-eval's default, so that plain lm_eval asks the same
     with quiet():
         done = lm_eval.evaluate(
-            lm=replay_model(answer),
+            lm=model,
             task_dict={"tasks": dict(tasks)},
             samples={name: list(ids) for name, ids in chosen.items()},
             bootstrap_iters=0,

@@ -23,6 +23,7 @@ MEMORY_GAP_PT = 5.0  # smaller gaps between the public and the sealed split are 
 FLOOR, CEILING = 0.02, 0.98
 ALARM = 0.05  # mid-p below which lost answers are called a likely regression
 Arm = Literal["baseline", "candidate"]
+Kind = Literal["tasks", "options"]
 Values = npt.NDArray[np.float64]
 
 FLIPS = pa.schema(
@@ -45,38 +46,43 @@ FLIPS = pa.schema(
 )
 
 
-def summarise(arm: Arm, grades: pd.DataFrame, other: pd.DataFrame, inputs: dict[str, str]) -> OracleResult:
-    """One arm's tasks.json from its grades (columns of tasks.parquet); `other` are the other arm's."""
+def summarise(
+    arm: Arm, grades: pd.DataFrame, other: pd.DataFrame, inputs: dict[str, str], *, oracle: Kind = "tasks"
+) -> OracleResult:
+    """One arm's tasks.json or options.json from its grades (columns of GRADES); `other` are the other arm's."""
     if not len(grades):
-        return unscored(arm, "The run asked no task item.", inputs)
+        return unscored(arm, "The run asked no task item.", inputs, oracle=oracle)
     metrics = {"score": _score(grades)}
     metrics |= {f"score.{name}": _score(rows) for name, rows in grades.groupby("task")}
     if grades["split"].nunique() > 1:
         metrics |= {f"score.{name}": _score(rows) for name, rows in grades.groupby("split")}
-    metrics |= {fate: _share(grades["fate"] == fate) for fate in (*WRONG, "unparsed")}
-    metrics["at_limit"] = _share(grades["at_limit"])
-    metrics["stop_kept"] = _share(grades["stop_kept"])
-    metrics |= _thinking(grades, other)
+    fates = (*WRONG, "unparsed") if oracle == "tasks" else ("refused",)
+    metrics |= {fate: _share(grades["fate"] == fate) for fate in fates}
+    if oracle == "tasks":
+        metrics["at_limit"] = _share(grades["at_limit"])
+        metrics["stop_kept"] = _share(grades["stop_kept"])
+        metrics |= _thinking(grades, other)
     notes = _notes(grades)
     if arm == "candidate":
         compared = _differences(other, grades)
         metrics |= compared
         notes += _alarm(compared)
+    findings = (_memorised(grades, other) if arm == "candidate" else _not_compared(),)
     return OracleResult(
-        oracle="tasks",
+        oracle=oracle,
         arm=arm,
         version=VERSION,
         status="scored",
         metrics=metrics,
-        findings=(_memorised(grades, other) if arm == "candidate" else _not_compared(),),
+        findings=findings if oracle == "tasks" else (),  # options have no sealed split
         inputs=inputs,
         notes=notes,
     )
 
 
-def unscored(arm: Arm, reason: str, inputs: dict[str, str] | None = None) -> OracleResult:
+def unscored(arm: Arm, reason: str, inputs: dict[str, str] | None = None, *, oracle: Kind = "tasks") -> OracleResult:
     """The oracle did not score, and why."""
-    return OracleResult(oracle="tasks", arm=arm, version=VERSION, status="unscored", reason=reason, inputs=inputs or {})
+    return OracleResult(oracle=oracle, arm=arm, version=VERSION, status="unscored", reason=reason, inputs=inputs or {})
 
 
 def flips(baseline: pd.DataFrame, candidate: pd.DataFrame) -> pd.DataFrame:

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from oracles.atomic import write_table
 from oracles.task_loading import TaskSpec, load
-from oracles.task_model import MOST_STOPS, Question, TaskError, run_tasks, sampling
+from oracles.task_model import MOST_STOPS, Question, TaskError, replay_model, run_tasks, sampling
 
 ITEMS = pa.schema(
     [
@@ -105,13 +105,13 @@ def collect(
         asked[question.task, question.doc] = question
         return ""
 
-    samples = run_tasks(tasks, chosen, chat=chat, answer=note)
+    samples = run_tasks(tasks, chosen, chat=chat, model=replay_model(note))
     items, about = [], []
     for name, ids in chosen.items():
         scale, key = score_key(name, samples[name], tasks[name].higher_is_better(), spec.metric)
         first = {sample["doc_id"]: sample for sample in samples[name] if sample["filter"] == key}
         items += [_item(spec, asked[name, place], first[doc], chat) for place, doc in enumerate(ids)]
-        about.append(_about(spec, tasks[name], name, len(ids), scale, key))
+        about.append(about_task(spec, tasks[name], name, len(ids), scale, key))
     return items, about
 
 
@@ -171,6 +171,11 @@ def read_items(path: Path) -> list[TaskItem]:
     return [TaskItem(**row | {"stop": tuple(row["stop"])}) for row in rows]
 
 
+def item_name(task: str, doc: int) -> str:
+    """What an item is called everywhere in a run."""
+    return f"task/{task}/{doc}"
+
+
 def sha256_of(text: str) -> str:
     """Hex SHA-256 of a prompt."""
     return hashlib.sha256(text.encode()).hexdigest()
@@ -180,7 +185,7 @@ def _item(spec: TaskSpec, question: Question, sample: Mapping[str, Any], chat: b
     doc = sample["doc"]
     asked = sampling(question.task, question.generation, spec.max_gen_toks)
     messages = question.prompt if chat else json.dumps([{"role": "user", "content": question.prompt}])
-    name = f"task/{question.task}/{sample['doc_id']}"
+    name = item_name(question.task, sample["doc_id"])
     cluster = doc.get(spec.cluster or "cluster")
     if spec.cluster and cluster is None:
         raise TaskError(f"{question.task} has no field {spec.cluster} to cluster by; it has {', '.join(doc)}.")
@@ -202,7 +207,8 @@ def _item(spec: TaskSpec, question: Question, sample: Mapping[str, Any], chat: b
     )
 
 
-def _about(spec: TaskSpec, task: Any, name: str, items: int, metric: str, key: str) -> TaskAbout:
+def about_task(spec: TaskSpec, task: Any, name: str, items: int, metric: str, key: str) -> TaskAbout:
+    """What is known of one loaded task."""
     return TaskAbout(
         task=name,
         version=str(task.VERSION),

@@ -39,9 +39,21 @@ def read_flips(run: Run) -> list[dict[str, Any]]:
     return []
 
 
-def tasks_table(run: Run, flips: list[dict[str, Any]]) -> Table:
+def options_table(run: Run) -> Table:
+    """The same of tasks that compare options, which were asked apart."""
+    rows = read_table(run.root / "oracles/candidate/option_flips.parquet", ["task", "direction"])
+    title = "Tasks that compare options, asked apart from the timed stream"
+    return tasks_table(run, rows.to_pylist() if rows is not None else [], "options", title)
+
+
+def tasks_table(
+    run: Run,
+    flips: list[dict[str, Any]],
+    oracle: str = "tasks",
+    title: str = "Task scores, graded on the timed answers",
+) -> Table:
     """Scores by task of both arms, and how many answers flipped each way."""
-    scores = {arm: as_dict(run.oracles.get(arm, {}).get("tasks", {}).get("metrics")) for arm in run.arms}
+    scores = {arm: as_dict(run.oracles.get(arm, {}).get(oracle, {}).get("metrics")) for arm in run.arms}
     names = [name for name in scores.get("candidate", {}) if name == "score" or name.startswith("score.")]
     counts = Counter((str(row["task"]), str(row["direction"])) for row in flips)
     whole = Counter(str(row["direction"]) for row in flips)
@@ -60,7 +72,7 @@ def tasks_table(run: Run, flips: list[dict[str, Any]]) -> Table:
                 Item(wording.number(as_number(one.get("n"))), as_number(one.get("n"))),
             ))
         )  # fmt: skip
-    return Table("tasks", "Task scores, graded on the timed answers", _COLUMNS, tuple(rows))
+    return Table(oracle, title, _COLUMNS, tuple(rows))
 
 
 def _count(value: int | None) -> Item:

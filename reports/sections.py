@@ -10,7 +10,7 @@ from reports.calibration import calibration_lead, calibration_table
 from reports.contracts import Contract, contracts, contracts_table
 from reports.divergence import Scored
 from reports.examples import Gallery, furthest
-from reports.flips import flipped, read_flips, tasks_table
+from reports.flips import flipped, options_table, read_flips, tasks_table
 from reports.forest import by_margin, forest
 from reports.heatmap import severity
 from reports.kl_tails import kl_tail
@@ -161,7 +161,7 @@ def _accuracy(run: Run, scored: dict[str, Scored]) -> Section:
         if scored
         else "No answer of this run was scored under a reference, so nothing is known about accuracy."
     )
-    tables = (tasks_table(run, flips), divergence_table(scored), oracle_table(run))
+    tables = (tasks_table(run, flips), options_table(run), divergence_table(scored), oracle_table(run))
     arms = tuple(arm for arm in ("candidate", "baseline", "floor") if arm in scored)
     told = () if run.held_out else (flipped(run, flips), furthest(run))
     shown = tuple(gallery for gallery in told if gallery.examples)

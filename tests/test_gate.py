@@ -285,6 +285,18 @@ def test_the_distance_of_accuracy_is_told_in_its_own_noise_too() -> None:
     assert lost.distance_noise == pytest.approx(-2.0 / lost.noise)
 
 
+def test_options_asked_apart_cannot_make_up_for_timed_answers_nor_the_reverse() -> None:
+    asked = frozenset({"protocol", "tasks", "options"})
+    for timed, apart in ((60, 0), (0, 60)):
+        run = gate_run(tasks=tasks(lost=timed), options=tasks(lost=apart), required_oracles=asked)
+        judged = {c.check: c.status for c in decide(run).checks if c.metric == "tasks"}
+        expected = [Status.FAIL if lost else Status.PASS for lost in (timed, apart)]
+        assert list(judged) and sorted(judged) == ["tasks", "tasks.options"]
+        assert [judged["tasks"], judged["tasks.options"]] == expected
+    absent = decide(gate_run(options=None, required_oracles=asked)).checks
+    assert {c.check: c.status for c in absent}["tasks.options"] is Status.INVALID
+
+
 def test_the_floor_saves_an_honest_engine_of_other_numerics() -> None:
     """BF16 reads 0.0007 nats, a good 8-bit engine 0.0038: the ratio to the baseline alone says nothing."""
     engine, baseline = documents(scale=0.0038, seed=1), documents(scale=0.0007, seed=2)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
 from typing import Any
 
 import torch
 
 from tests.tiny_model import tiny_reference
+
+# One model in this process: transformers' forward is not safe to call from several threads at once.
+ALONE = Lock()
 
 
 def legacy(tokens: Sequence[Any], logprobs: Sequence[Any], tops: Sequence[Any] | None = None) -> dict[str, Any]:
@@ -23,7 +27,7 @@ class Server:
         self.asked: list[Mapping[str, Any]] = []
 
     def logprobs(self, ids: Sequence[int], phase: str) -> torch.Tensor:
-        with torch.inference_mode():
+        with ALONE, torch.inference_mode():
             logits = tiny_reference().model(torch.tensor([list(ids)])).logits[0]
         return self.bend(logits, phase).log_softmax(-1)
 
