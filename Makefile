@@ -3,9 +3,11 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# Gates of the honest engine in each dialect of the zoo, every one on prompts of its own.
+HONEST_RUNS ?= 6
 PIP    := $(BIN)/pip --disable-pip-version-check --quiet
 
-.PHONY: help venv demo test check acceptance bench bench-scoring tasks-check bench-one-stream report-check zoo zoo-fast mutations clean example bench-traffic profiles-smoke
+.PHONY: help venv demo test check acceptance bench bench-scoring tasks-check bench-one-stream report-check zoo zoo-live zoo-fast mutations clean example bench-traffic profiles-smoke
 
 help:
 	@echo "make demo        gate three engines on a real small model (honest, fast but wrong, letter a)"
@@ -13,6 +15,7 @@ help:
 	@echo "make check       ruff, mypy, import-linter"
 	@echo "make acceptance  slow: real vLLM against llama.cpp, kills, recheck, the whole zoo"
 	@echo "make zoo         every dishonest engine through AIPerf, the reference and the gate; goes on where it stopped"
+	@echo "make zoo-live    a handful of them before running llama.cpp servers"
 	@echo "make zoo-fast    the same engines before the honesty checks alone, on a virtual clock"
 	@echo "make tasks-check task items in the stream against plain lm-eval on real vLLM, item by item"
 	@echo "make bench-one-stream  wall time of tasks in the stream against doing it apart"
@@ -44,11 +47,14 @@ test: venv
 acceptance: venv
 	scripts/acceptance_vllm.sh
 	$(BIN)/pytest -m acceptance
-	$(BIN)/python scripts/zoo.py
+	$(BIN)/python scripts/zoo.py --score-needed --honest-runs $(HONEST_RUNS)
 
-# The detection matrix: about an hour, resumable (runs/zoo); writes docs/zoo.md. Remove runs/zoo to begin anew.
+# The detection matrix, resumable (runs/zoo); writes docs/zoo.md. Remove runs/zoo to begin anew.
 zoo: venv
-	$(BIN)/python scripts/zoo.py
+	$(BIN)/python scripts/zoo.py --score-needed --honest-runs $(HONEST_RUNS)
+
+zoo-live: venv
+	$(BIN)/python scripts/zoo.py --live
 
 # 20 runs of the honest engine in each dialect, every other engine once.
 zoo-fast: venv

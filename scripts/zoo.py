@@ -1,6 +1,8 @@
 """The detection matrix: every engine of tests/engines before the judge, and docs/zoo.md from what came out.
 
     python scripts/zoo.py                     the whole matrix: AIPerf, the BF16 reference, one verdict an engine
+    python scripts/zoo.py --honest-runs 6     the honest engine of each dialect on five further workloads, too
+    python scripts/zoo.py --live              a handful of engines before running llama.cpp servers
     python scripts/zoo.py --sample 3          honest ones and a rotating sample of the others
     python scripts/zoo.py --fast              the honesty oracles alone on the virtual clock, no AIPerf, no model
 
@@ -16,7 +18,7 @@ import argparse
 import random
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,34 +30,52 @@ from tests.engines.fast import NEEDS_PIPELINE, FastGate, fast_gate  # noqa: E402
 from tests.engines.honest import engines as honest_engines  # noqa: E402
 from tests.engines.matrix import Entry, Row, page, summary  # noqa: E402
 
+# One for each way in: weights, load, client, text, memory, timing and counting; before real servers (--live).
+LIVE = (
+    "honest",
+    "smaller-model",
+    "worse-under-load",
+    "knows-the-benchmark",
+    "letter-a",
+    "memoises-responses",
+    "three-at-once",
+)
+
 
 def main() -> None:
     """Judge the chosen engines, write the page, print the summary."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("engines", nargs="*", help="names from the catalogue; default: all")
     parser.add_argument("--fast", action="store_true", help="honesty oracles only, virtual clock")
+    parser.add_argument("--live", action="store_true", help="before running llama.cpp servers, a handful of engines")
     parser.add_argument("--sample", type=int, help="so many dishonest engines, another choice every day")
-    parser.add_argument("--honest-runs", type=int, default=1, help="runs of the honest engine in each dialect (--fast)")
+    parser.add_argument("--honest-runs", type=int, default=1, help="gates of the honest engine in each dialect")
     parser.add_argument("--only-driven", action="store_true", help="no traffic: judge whose visits are in --out")
     parser.add_argument("--score-needed", action="store_true", help="the reference only where a named check needs it")
-    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "zoo")
+    parser.add_argument("--out", type=Path, help="default: runs/zoo, or runs/zoo-live")
     parser.add_argument("--page", type=Path, help="where the table goes; default: docs/zoo.md after a whole matrix")
     args = parser.parse_args()
-    chosen = choose(args.engines, args.sample, args.honest_runs)
+    kind = "fast" if args.fast else "live" if args.live else "recorded"
+    name = "zoo" if kind == "recorded" else f"zoo-{kind}"
+    chosen = chosen_live(args.engines or LIVE) if args.live else choose(args.engines, args.sample, args.honest_runs)
     if args.fast:
         rows = list(fast([entry for entry in chosen if catalogue()[entry.engine].check not in NEEDS_PIPELINE]))
     else:
         from tests.engines.gates import judge_all  # noqa: PLC0415 - torch and the models, which --fast does without
 
-        rows = list(
-            shown(judge_all(chosen, args.out.resolve(), only_driven=args.only_driven, score_all=not args.score_needed))
-        )
+        out = (args.out or ROOT / "runs" / name).resolve()
+        made = judge_all(chosen, out, only_driven=args.only_driven, score_all=not args.score_needed, live=args.live)
+        rows = list(shown(made))
     whole = not args.engines and args.sample is None
-    target = args.page or (ROOT / "docs" / "zoo.md" if whole and not args.fast else None)
-    if target:
-        target.write_text(page(rows, fast=args.fast))
+    if target := args.page or (ROOT / "docs" / f"{name}.md" if whole else None):
+        target.write_text(page(rows, kind))
     print(summary(rows))
     sys.exit(0 if all(row.verdict != "FAIL" if row.honest else row.named or row.neutralised for row in rows) else 1)
+
+
+def chosen_live(names: Sequence[str]) -> list[Entry]:
+    """In llama.cpp's own dialect, which is what the upstreams speak."""
+    return [Entry(name, "llama.cpp") for name in names]
 
 
 def choose(names: list[str], sample: int | None, honest_runs: int) -> list[Entry]:

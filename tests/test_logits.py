@@ -266,6 +266,7 @@ def test_rows_of_the_neighbouring_position_are_refused() -> None:
 
 @pytest.mark.parametrize(("scaled", "expected"), [(False, "raw"), (True, "scaled")])
 def test_the_convention_is_detected(scaled: bool, expected: str) -> None:
+    """ollama#16196, standardcompletions/rfcs#11, sglang PR#2664: some report the model's, some the sampler's."""
     prompt = texts()[0]
     rows = ask_decode(Server(), "m", prompt, 16, temperature=0.5, scaled=scaled)
     assert convention(rows, tiny_reference(), prompt, 0.5) == expected

@@ -27,12 +27,31 @@ def test_several_cheats_must_all_be_named() -> None:
 
 def test_a_trick_that_moves_no_number_is_told_apart_and_not_counted() -> None:
     rows = [_row("ttft", verdict="INCONCLUSIVE"), _row("loops", "protocol.loops")]
-    assert summary(rows) == "caught=1/1 named=1/1 honest_failed=0/0" and "Not counted: e." in page(rows, fast=False)
+    assert summary(rows) == "caught=1/1 named=1/1 honest_failed=0/0" and "Not counted: e." in page(rows, "recorded")
 
 
 def test_the_summary_and_the_page() -> None:
     rows = [_row("", verdict="INCONCLUSIVE"), _row("loops", "protocol.loops"), _row("loops", "token_margin")]
     assert summary(rows) == "caught=2/2 named=1/2 honest_failed=0/1"
-    text = page(rows, fast=False)
+    text = page(rows, "recorded")
     assert "`caught=2/2 named=1/2 honest_failed=0/1`" in text and "95.0%" in text
     assert text.count("| e (vllm) |") == 3
+
+
+def test_an_honest_engine_is_told_by_family_and_with_what_is_no_pass() -> None:
+    """INVALID for every honest engine would show nothing: the page must tell what was judged and what was not."""
+    sound = {"honesty": (40, 40), "accuracy": (1, 1), "speed": (3, 3), "validity": (7, 7)}
+    rows = [Row(Entry("honest", "vllm", n), "serves", "", (), "PASS", 1, 1.0, passed=sound) for n in range(3)]
+    odd = {"speed": (0, 3), "validity": (6, 7)}
+    why = "kept-busy@zoo/c4: 3.5 of 4."
+    rows.append(Row(Entry("two", "vllm"), "serves", "", (), "INVALID", 1, 1.0, passed=odd, standing=why))
+    text = page(rows, "recorded")
+    assert "| honest (vllm) | serves | 1 | 1 PASS | 40/40 | 1/1 | 3/3 | 7/7 | none |" in text
+    assert "| honest (vllm), other prompts | serves | 2 | 2 PASS | 80/80 |" in text
+    assert f"| two (vllm) | serves | 1 | 1 INVALID | - | - | 0/3 | 6/7 | {why} |" in text
+    assert "vllm 0/3 (under 63.2%)" in text
+
+
+def test_one_honest_failure_takes_the_bound_away() -> None:
+    rows = [_row("", verdict="INCONCLUSIVE"), _row("", "protocol.loops")]
+    assert "No honest engine failed" not in page(rows, "live")

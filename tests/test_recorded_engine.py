@@ -17,7 +17,7 @@ from harness.raw_export import write_requests
 from harness.run_store import read_json, write_json
 from tests.engines.dialects import DIALECTS
 from tests.engines.generate import record
-from tests.engines.parade import Parade, Turn, carve, parade_cells, parade_lines, write_parade
+from tests.engines.parade import Parade, Turn, carve, parade_cells, write_parade
 from tests.engines.prompts import SCHEMA, workload
 from tests.engines.recorded import Recorded, key_of, read_bank
 from tests.engines.server import serving
@@ -43,16 +43,18 @@ def test_what_a_real_model_said_is_played_back(tmp_path: Path) -> None:
     recorded = Recorded(bank, tokenizer, QUICK)
     table = visit(Engine(), [recorded], DIALECTS["vllm"], rows, tmp_path / "visit", tokenizer).sort_by("line")
     said = [bank[key_of(Request(body))] for body in bodies]
-    # A text that is re-tokenised to more ids than were decoded is cut at max_tokens.
-    played = [text.rstrip("\ufffd") for text in table["text"].to_pylist()]
-    assert all(answer["text"].startswith(text) and text for answer, text in zip(said, played, strict=True))
+    decoded = [tokenizer.decode(answer["ids"]) for answer in said]
+    played = table["text"].to_pylist()
+    assert all(text.startswith(came) and came for text, came in zip(decoded, played, strict=True))
+    assert table["usage_completion_tokens"].to_pylist() == [len(a["ids"]) + (a["finish"] == "stop") for a in said]
     assert table["usage_prompt_tokens"].to_pylist() == [answer["prompt_tokens"] for answer in said]
     assert table["status"].to_pylist() == ["ok"] * len(rows)
 
 
 def test_stop_strings_and_limits_cut_a_recorded_answer() -> None:
     request = Request(body_of(workload(1, max_tokens=50)[0], {}))
-    bank = {key_of(request): {"text": "one two. three four five", "finish": "length", "prompt_tokens": 9}}
+    ids = toy_tokenizer().encode("one two. three four five").ids
+    bank = {key_of(request): {"ids": ids, "finish": "length", "prompt_tokens": 9}}
     recorded = Recorded(bank, toy_tokenizer(), QUICK)
 
     async def played(asked: Request) -> tuple[str, str | None]:
@@ -66,7 +68,7 @@ def test_stop_strings_and_limits_cut_a_recorded_answer() -> None:
 
 def test_a_recording_that_was_killed_is_gone_on_with(tmp_path: Path) -> None:
     file = tmp_path / "answers.jsonl"
-    file.write_bytes(b'{"key": "a", "text": "b", "finish": "stop", "prompt_tokens": 3}\n{"key": "c", "te')
+    file.write_bytes(b'{"key": "a", "ids": [5], "finish": "stop", "prompt_tokens": 3}\n{"key": "c", "id')
     assert set(read_bank(file)) == {"a"}
 
 
@@ -97,10 +99,10 @@ class _Counting(Engine):
             return
 
 
-def _turns(*letters: str, lines: tuple[int, ...] = (2, 3, 4)) -> list[Turn]:
+def _turns(*letters: str, bodies: tuple[bytes, ...] = (b"2", b"3", b"4")) -> list[Turn]:
     cells: tuple[Cell, ...] = (TEMPLATE,)
     toy: list[Any] = [Toy(toy_tokenizer(), QUICK)]
-    return [Turn(letter, _Counting(letter), DIALECTS["vllm"], toy, lines, cells) for letter in letters]
+    return [Turn(letter, _Counting(letter), DIALECTS["vllm"], toy, bodies, cells) for letter in letters]
 
 
 def test_engines_of_a_parade_take_turns_and_count_for_themselves() -> None:
@@ -117,16 +119,16 @@ def test_a_turn_cut_out_of_a_parade_is_its_visit(tmp_path: Path) -> None:
     """Two engines driven one after another, cut apart, read as if each had been driven alone."""
     tokenizer = toy_tokenizer()
     rows = workload(2, kind="warmup", cell="warmup") + workload(3, 1, first_line=2)
-    turns = _turns("A", "B")
-    order = parade_lines(turns, 2)
-    assert order == [0, 1, 2, 3, 4, 2, 3, 4]
+    bodies = [orjson.dumps(body_of(row, {})) for row in rows]
+    turns = _turns("A", "B", bodies=tuple(bodies[2:]))
+    order = [0, 1, 2, 3, 4, 2, 3, 4]
     parade = tmp_path / "parade"
     driven = [{**rows[line], "line": at} for at, line in enumerate(order)]
     visit(Engine(), [Toy(tokenizer)], DIALECTS["vllm"], driven, parade / "aiperf", tokenizer)
     _with_end_times(parade / "aiperf" / "profile_export_raw.jsonl")
     write_json(parade / "visit.json", {"pair": 1, "role": "x", "slot": 0, "started_at": 0.0, "ended_at": 9.0})
-    write_parade(parade, [orjson.dumps(body_of(row, {})) for row in rows], turns, 2)
-    assert (parade / "requests.jsonl").read_bytes().count(b"\n") == len(order)
+    write_parade(parade, bodies[:2], turns)
+    assert (parade / "requests.jsonl").read_bytes().splitlines() == [bodies[line] for line in order]
     assert len({cell.name for cell in parade_cells(turns)}) == 2
     pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), tmp_path / "workload.parquet")
     texts = []

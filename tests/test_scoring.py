@@ -253,6 +253,15 @@ def test_row_statistics_are_exact(shape: tuple[int, int, int], k: int, ties: boo
         assert all(len(set(row.tolist())) == k for row in top_ids)
 
 
+@pytest.mark.parametrize("chosen", [3, 8])
+def test_of_two_equal_logits_either_is_the_references_choice(chosen: int) -> None:
+    """vllm#7627: engines break exact ties differently, and none of them is wrong."""
+    logits = torch.linspace(-1, 1, 70)[None, :].clone()
+    logits[0, [3, 8]] = 5.0
+    _, ranks, margins, *_ = row_statistics(logits, torch.tensor([chosen]), 2, Scratch(2, 70, "cpu"))
+    assert (ranks.item(), margins.item()) == (0, 0.0)
+
+
 def test_scratch_is_reused_without_leaking_the_last_chunk() -> None:
     scratch = Scratch(4, 70, "cpu")
     first, second = torch.randn(4, 70) + 50, torch.randn(2, 70)

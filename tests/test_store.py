@@ -128,7 +128,7 @@ def test_a_partial_or_altered_shard_is_refused_by_name(tmp_path: Path, harm: obj
 
 
 def test_a_short_write_is_noticed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that loses the end of a file after the hash was taken."""
+    """A disk that loses the end of a file after the hash was taken; the llama.cpp perplexity writer would exit 0."""
     replace = Path.replace
 
     def lossy(self: Path, target: Path) -> Path:

@@ -62,7 +62,7 @@ def _batches(requests: Sequence[Request]) -> Iterator[Sequence[Request]]:
 
 
 def _answer(ids: list[int], prompt_tokens: int, tokenizer: Any) -> dict[str, Any]:
+    """Ids, not text: a character that the limit cuts in two would come back from text as tokens nobody decoded."""
     ended = tokenizer.eos_token_id in ids
     said = ids[: ids.index(tokenizer.eos_token_id)] if ended else ids
-    text = tokenizer.decode(said, skip_special_tokens=True)
-    return {"text": text, "finish": "stop" if ended else "length", "prompt_tokens": prompt_tokens}
+    return {"ids": said, "finish": "stop" if ended else "length", "prompt_tokens": prompt_tokens}

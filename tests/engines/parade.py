@@ -26,15 +26,14 @@ from tests.engines.stream import Engine, Request
 
 @dataclass(frozen=True)
 class Turn:
-    """One engine's visit: the lines of the pair's workload that it is sent, in order, and the cells they lie in."""
+    """One engine's visit: the bodies that it is sent, in order, and the cells they lie in."""
 
     name: str
     engine: Engine
     dialect: Dialect
     upstreams: list[Any]
-    lines: tuple[int, ...]
+    bodies: tuple[bytes, ...]
     cells: tuple[Cell, ...]
-    unasked: tuple[str, ...] = ()  # body fields that this engine's dialect refuses, in either arm
 
 
 class Parade(Server):
@@ -43,7 +42,7 @@ class Parade(Server):
     def __init__(self, turns: Sequence[Turn], warmup: int, model: str) -> None:
         super().__init__(turns[0].engine, turns[0].upstreams, turns[0].dialect, model=model)
         self.turns = turns
-        self.starts = list(accumulate((len(turn.lines) for turn in turns[:-1]), initial=warmup))
+        self.starts = list(accumulate((len(turn.bodies) for turn in turns[:-1]), initial=warmup))
 
     def seat(self, request: Request) -> Seat:
         """The engine whose turn it is; each counts its own requests."""
@@ -62,25 +61,20 @@ def _renamed(cell: Cell, number: int) -> Cell:
     return replace(cell, profile=cell.profile.model_copy(update={"name": f"{number:02d}-{cell.profile.name}"}))
 
 
-def parade_lines(turns: Sequence[Turn], warmup: int) -> list[int]:
-    """The workload's line behind every request of the parade, in send order."""
-    return [*range(warmup), *(line for turn in turns for line in turn.lines)]
-
-
 def carve(parade: Path, turns: Sequence[Turn], warmup: int, number: int, visit: Path, about: dict[str, Any]) -> None:
     """Write one turn of a driven parade as a visit: raw export, summaries of its phases, visit.json.
 
     about: what visit.json says of this visit (pair, role, slot).
     """
     turn = turns[number]
-    first = warmup + sum(len(t.lines) for t in turns[:number])
+    first = warmup + sum(len(t.bodies) for t in turns[:number])
     raw = visit / "aiperf"
     raw.mkdir(parents=True)
     times: list[int] = []
     with (raw / "profile_export_raw.jsonl").open("wb") as out:
         for record, at in _records(parade / "aiperf"):
             line = at if at < warmup else at - first + warmup
-            if at >= warmup and not first <= at < first + len(turn.lines):
+            if at >= warmup and not first <= at < first + len(turn.bodies):
                 continue
             record["metadata"]["conversation_id"] = f"session_{line:06d}"
             times += [record["metadata"][k] for k in ("request_start_ns", "request_end_ns")] if at >= warmup else []
@@ -100,11 +94,10 @@ def _records(aiperf: Path) -> Iterator[tuple[dict[str, Any], int]]:
             yield record, int(record["metadata"]["conversation_id"].removeprefix("session_"))
 
 
-def write_parade(folder: Path, bodies: Sequence[bytes], turns: Sequence[Turn], warmup: int) -> None:
-    """requests.jsonl of a parade from the bodies of the pair's workload."""
+def write_parade(folder: Path, warmup: Sequence[bytes], turns: Sequence[Turn]) -> None:
+    """requests.jsonl of a parade: the warm-up, then every turn's bodies."""
     folder.mkdir(parents=True, exist_ok=True)
-    sent = [bodies[line] for line in range(warmup)]
-    sent += [without(bodies[line], turn.unasked) for turn in turns for line in turn.lines]
+    sent = [*warmup, *(body for turn in turns for body in turn.bodies)]
     write_bytes(folder / "requests.jsonl", b"".join(body + b"\n" for body in sent))
 
 

@@ -50,16 +50,14 @@ class Recorded:
             async for event in self.otherwise.events(request):
                 yield event
             return
-        text, finish = str(answer["text"]), str(answer["finish"])
+        ids, finish = list(answer["ids"]), str(answer["finish"])
+        text = self.tokenizer.decode(ids)
         cut = min((at for at in map(text.find, request.stop) if at >= 0), default=-1)
         if cut >= 0:
-            text, finish = text[:cut], "stop"
-        ids = self.tokenizer.encode(text, add_special_tokens=False).ids
+            ids, finish = self.tokenizer.encode(text[:cut], add_special_tokens=False).ids, "stop"
         if len(ids) >= request.max_tokens:
             ids, finish = ids[: request.max_tokens], "length"
-        # What was decoded up to its limit had that many tokens, even where its text re-tokenises to one or two fewer.
-        made = len(ids) + 1 if finish == "stop" else request.max_tokens
-        usage = Usage(int(answer["prompt_tokens"]), made)
+        usage = Usage(int(answer["prompt_tokens"]), len(ids) + (finish == "stop"))
         async for event in self._timed(ids, finish, usage, request.in_flight):
             yield event
 

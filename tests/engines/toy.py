@@ -122,11 +122,11 @@ class Toy:
 
 
 def pieces_of(ids: list[int], tokenizer: Tokenizer) -> Iterator[tuple[int, str]]:
-    """Each token with the text it completes; a token in the middle of a character completes none."""
+    """Each token with the text it completes; special ones and those in the middle of a character complete none."""
     pending: list[int] = []
     for token in ids:
         pending.append(token)
-        text = tokenizer.decode(pending, skip_special_tokens=False)
+        text = tokenizer.decode(pending)
         if text.endswith("\ufffd") and len(pending) < 8:
             yield token, ""
         else:
