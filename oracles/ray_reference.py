@@ -12,17 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from oracles.batching import BATCH_TOKENS_CPU, BATCH_TOKENS_GPU, plan_batches
 from oracles.chat_tokenizer import ChatTokenizer, OracleError, end_ids, listed_ends
 from oracles.reference import model_folder, open_reference, revision
-from oracles.scoring import (
-    BATCH_TOKENS_CPU,
-    BATCH_TOKENS_GPU,
-    Progress,
-    ScoreRequest,
-    TokenScores,
-    check_requests,
-    plan_batches,
-)
+from oracles.scoring import Progress, ScoreRequest, TokenScores, check_requests
 
 WHOLE = 1 << 40  # tokens: a batch that was planned stays one
 
@@ -51,10 +44,10 @@ class RayReference(ChatTokenizer):
         Raises OracleError when the cluster cannot be reached or has no machine that can score, ValueError as
         `oracles.scoring.score` does.
         """
-        check_requests(self, requests)
+        lengths = [len(ids) for ids in check_requests(self, requests)]
         ray, gpus = _cluster(self.address)
         device = "cuda" if gpus else "cpu"
-        planned = plan_batches(requests, batch_tokens or (BATCH_TOKENS_GPU if gpus else BATCH_TOKENS_CPU))
+        planned = plan_batches(lengths, batch_tokens or (BATCH_TOKENS_GPU if gpus else BATCH_TOKENS_CPU))
         if not planned:
             return []
         actors = min(len(planned), gpus or max(int(ray.cluster_resources().get("CPU", 1)), 1))

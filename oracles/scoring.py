@@ -9,12 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from oracles.token_statistics import BANNED, Scratch, fused_statistics, row_statistics
+from oracles.batching import (
+    BATCH_TOKENS_CPU,
+    BATCH_TOKENS_GPU,
+    Ids,
+    halved,
+    padded,
+    plan_batches,
+    shared_prefix,
+)
+from oracles.token_statistics import raw_logits, reduce_rows
 
 if TYPE_CHECKING:
     from oracles.reference import LocalReference
@@ -22,16 +32,6 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
 Progress = Callable[[int, int], None]
-
-# Rows of logits made at once (the product likes many) and reduced at once (a CPU's caches like few).
-LOGIT_BYTES_CPU, REDUCE_BYTES_CPU = 32 << 20, 4 << 20
-LOGIT_BYTES_GPU = 1 << 29
-ROW_MULTIPLE = 128
-BATCH_TOKENS_CPU = 2048
-BATCH_TOKENS_GPU = 16384
-PADDING = 0.05  # share of a batch that may be padding once it holds 1/FULL of its tokens: a small batch wastes more
-FULL = 4
-SHARED = 0.1  # least share of a batch's work that a prefix computed once must spare
 
 
 @dataclass(frozen=True)
@@ -123,20 +123,38 @@ def score_batches(
     Raises:
         ValueError: a request breaks the rules above; nothing was scored then.
     """
-    check_requests(reference, requests)
-    total, done = sum(map(len, requests)), 0
+    rows = check_requests(reference, requests)
+    total, done = sum(map(len, rows)), 0
     queue = batches(reference, requests, 1 if cached else batch_tokens)
+    sent = _columns(reference, list(zip(requests, rows, strict=True)), queue, top_k, cached)
+    before: tuple[list[int], list[Any]] | None = None
+    # A GPU goes on while this side reads and keeps: a batch is sent off before the last one's numbers are waited for.
+    for now in chain(sent, [None]):
+        if before:
+            batch, columns = before
+            yield from zip(batch, _split([requests[i] for i in batch], columns), strict=True)
+            done += sum(len(rows[i]) for i in batch)
+            if progress:
+                progress(done, total)
+        before = now
+
+
+def _columns(
+    reference: LocalReference,
+    work: Sequence[tuple[ScoreRequest, Ids]],
+    queue: list[list[int]],
+    top_k: int,
+    cached: bool,
+) -> Iterator[tuple[list[int], list[Any]]]:
+    """Batches with their columns, halved and halved again when memory runs out."""
     while queue:
-        batch = queue.pop(0)
-        scores = _within_memory(reference, [requests[i] for i in batch], top_k, cached)
-        if scores is None:
-            queue = _halved([batch, *queue])
+        columns = _within_memory(reference, [work[i] for i in queue[0]], top_k, cached)
+        if columns is None:
+            queue = halved(queue)
             reference.notes.append(f"memory ran out: scoring went on with {len(queue[0])} sequences at once")
             continue
-        yield from zip(batch, scores, strict=True)
-        done += sum(len(requests[i]) for i in batch)
-        if progress:
-            progress(done, total)
+        yield queue[0], columns
+        queue = queue[1:]
 
 
 def batches(
@@ -144,37 +162,8 @@ def batches(
 ) -> list[list[int]]:
     """Indices of requests of like length, longest first, each list within `batch_tokens` with its little padding."""
     on_cpu = reference.model.device.type == "cpu"
-    return plan_batches(requests, batch_tokens or (BATCH_TOKENS_CPU if on_cpu else BATCH_TOKENS_GPU))
-
-
-def plan_batches(requests: Sequence[ScoreRequest], limit: int) -> list[list[int]]:
-    """The same under a given number of tokens."""
-    order = sorted(range(len(requests)), key=lambda i: -len(requests[i]))
-    made: list[list[int]] = []
-    while order:
-        size = _batch_size([len(requests[i]) for i in order], limit)
-        made.append(order[:size])
-        order = order[size:]
-    return made
-
-
-def _batch_size(lengths: Sequence[int], limit: int) -> int:
-    """How many of `lengths` (longest first) go together: within the limit, and a full batch is hardly padding."""
-    longest, tokens = lengths[0], 0
-    for size, length in enumerate(lengths[: max(1, limit // longest)]):
-        tokens += length
-        padded = longest * (size + 1)
-        if padded - tokens > PADDING * padded and tokens - length > limit // FULL:
-            return size
-    return min(len(lengths), max(1, limit // longest))
-
-
-def _halved(queue: list[list[int]]) -> list[list[int]]:
-    """Every batch in two. MemoryError when the first is a single sequence."""
-    if len(queue[0]) == 1:
-        raise MemoryError("one sequence alone does not fit into memory")
-    halves = [half for batch in queue for half in (batch[: (len(batch) + 1) // 2], batch[(len(batch) + 1) // 2 :])]
-    return [half for half in halves if half]
+    limit = batch_tokens or (BATCH_TOKENS_CPU if on_cpu else BATCH_TOKENS_GPU)
+    return plan_batches([len(request) for request in requests], limit)
 
 
 class Limits(Protocol):
@@ -189,30 +178,29 @@ class Limits(Protocol):
         """Longest sequence, in tokens."""
 
 
-def check_requests(limits: Limits, requests: Sequence[ScoreRequest]) -> None:
-    """ValueError when a request cannot be scored."""
-    for request in requests:
-        _check(limits, request)
+def check_requests(limits: Limits, requests: Sequence[ScoreRequest]) -> list[Ids]:
+    """The ids of every request, prompt and answer in one row. ValueError when one cannot be scored."""
+    return [_checked(limits, request) for request in requests]
 
 
-def _check(reference: Limits, request: ScoreRequest) -> None:
-    ids = np.concatenate([np.asarray(part, dtype=np.int64) for part in (request.prompt, request.output)])
-    targets = np.asarray(request.output if request.targets is None else request.targets, dtype=np.int64)
+def _checked(limits: Limits, request: ScoreRequest) -> Ids:
     if not len(request.prompt) or not len(request.output):
         raise ValueError("a sequence to score needs a prompt and an answer of at least one token each")
-    if len(targets) != len(request.output):
-        raise ValueError(f"{len(targets)} targets for an answer of {len(request.output)} tokens")
-    for part in (ids, targets):
-        if part.min() < 0 or part.max() >= reference.vocab_size:
-            raise ValueError(f"token id {part.max()} or {part.min()} is outside 0..{reference.vocab_size - 1}")
-    if len(ids) > reference.context_length:
-        raise ValueError(f"{len(ids)} tokens are more than the reference's context of {reference.context_length}")
+    if request.targets is not None and len(request.targets) != len(request.output):
+        raise ValueError(f"{len(request.targets)} targets for an answer of {len(request.output)} tokens")
+    ids = np.concatenate([np.asarray(part, dtype=np.int64) for part in (request.prompt, request.output)])
+    for part in (ids, *([] if request.targets is None else [np.asarray(request.targets)])):
+        if part.min() < 0 or part.max() >= limits.vocab_size:
+            raise ValueError(f"token id {part.max()} or {part.min()} is outside 0..{limits.vocab_size - 1}")
+    if len(ids) > limits.context_length:
+        raise ValueError(f"{len(ids)} tokens are more than the reference's context of {limits.context_length}")
+    return ids
 
 
 def _within_memory(
-    reference: LocalReference, batch: Sequence[ScoreRequest], top_k: int, cached: bool
-) -> list[TokenScores] | None:
-    """Scores of one batch, or None when memory ran out."""
+    reference: LocalReference, batch: Sequence[tuple[ScoreRequest, Ids]], top_k: int, cached: bool
+) -> list[Any] | None:
+    """Columns of one batch, or None when memory ran out."""
     import torch
 
     try:
@@ -227,40 +215,51 @@ def _within_memory(
     return None
 
 
-def _forward(reference: LocalReference, batch: Sequence[ScoreRequest], top_k: int, cached: bool) -> list[TokenScores]:
+def _forward(
+    reference: LocalReference, batch: Sequence[tuple[ScoreRequest, Ids]], top_k: int, cached: bool
+) -> list[Any]:
+    """One column a statistic over the batch's answers, still on the model's device.
+
+    Everything is sent there before the model runs: a copy behind it would wait for it, and the device then for the
+    rest of the preparation.
+    """
     import torch
 
     model, device = reference.model, reference.model.device
-    longest = max(map(len, batch))
-    ids = torch.zeros((len(batch), longest), dtype=torch.long)
-    for row, request in enumerate(batch):
-        ids[row, : len(request)] = torch.tensor([*request.prompt, *request.output])
-    first = len(batch[0].prompt) - 1 if cached else shared_prefix(batch) if device.type == "cpu" else 0
-    hidden = _hidden_behind(model.get_decoder(), ids.to(device), first)
+    rows = padded([ids for _, ids in batch])
+    prompts, counts = np.array([(len(r.prompt), len(r.output)) for r, _ in batch]).T
+    first = int(prompts[0]) - 1 if cached else shared_prefix(rows, prompts) if device.type == "cpu" else 0
     # The position before a token predicts it.
-    width = longest - first
-    spans = [(row * width + len(r.prompt) - 1 - first, len(r.output)) for row, r in enumerate(batch)]
-    positions = torch.cat([torch.arange(first, first + count) for first, count in spans])
-    wanted = hidden.flatten(0, 1)[positions.to(hidden.device)]
-    del hidden
-    targets = torch.tensor([t for r in batch for t in (r.output if r.targets is None else r.targets)])
-    ends = torch.tensor(sorted(reference.end_token_ids), dtype=torch.long)
+    starts = np.arange(len(batch)) * (rows.shape[1] - first) + prompts - 1 - first
+    positions = np.concatenate([np.arange(start, start + n) for start, n in zip(starts, counts, strict=True)])
+    targets = np.concatenate([ids[len(r.prompt) :] if r.targets is None else r.targets for r, ids in batch])
+    ends = np.array(sorted(reference.end_token_ids), dtype=np.int64)
     # An end token that was produced all the same is scored as it is.
-    barred = torch.tensor([r.no_end for r in batch for _ in r.output]) & ~torch.isin(targets, ends)
-    columns = _reduce_rows(model, wanted, targets, (barred, ends) if barred.any() else None, top_k)
+    barred = np.repeat([r.no_end for r, _ in batch], counts) & ~np.isin(targets, ends)
+    sent = [torch.from_numpy(array).to(device) for array in (rows, positions, targets.astype(np.int64), barred, ends)]
+    wanted = _hidden_behind(model.get_decoder(), sent[0], first).flatten(0, 1)
+    wanted = wanted[sent[1].to(wanted.device)]
+    return reduce_rows(model, wanted, sent[2], (sent[3], sent[4]) if barred.any() else None, top_k)
+
+
+def answer_logits(reference: LocalReference, request: ScoreRequest) -> npt.NDArray[np.float64]:
+    """Raw logits [n, vocab] at a short answer's positions, for what no summary of a row will do."""
+    import torch
+
+    ids, start = torch.from_numpy(check_requests(reference, [request])[0]), len(request.prompt) - 1
+    with torch.inference_mode():
+        hidden = _hidden_behind(reference.model.get_decoder(), ids[None].to(reference.model.device), 0)
+        logits: npt.NDArray[np.float64] = raw_logits(reference.model, hidden[0, start:-1]).double().cpu().numpy()
+    return logits
+
+
+def _split(batch: Sequence[ScoreRequest], columns: Sequence[Any]) -> list[TokenScores]:
+    """A batch's columns as one TokenScores a request."""
     borders = np.cumsum([len(r.output) for r in batch])[:-1]
-    parts = [np.split(column, borders) for column in columns]
+    kinds = [np.int32 if name in {"ranks", "top_ids"} else np.float32 for name in TokenScores.__dataclass_fields__]
+    arrays = [column.cpu().numpy().astype(kind) for column, kind in zip(columns, kinds, strict=True)]
+    parts = [np.split(array, borders) for array in arrays]
     return [TokenScores(*row) for row in zip(*parts, strict=True)]
-
-
-def shared_prefix(batch: Sequence[ScoreRequest]) -> int:
-    """Tokens that all prompts of a batch begin with, when computing them once spares a tenth of the work; else 0."""
-    shortest = min(len(r.prompt) for r in batch) - 1
-    heads = np.array([list(r.prompt[:shortest]) for r in batch])
-    same = (heads == heads[0]).all(axis=0)
-    count = shortest if same.all() else int(np.argmin(same))
-    spared = count * (len(batch) - 1)
-    return count if spared > SHARED * len(batch) * max(map(len, batch)) else 0
 
 
 def _hidden_behind(decoder: Any, ids: Any, first: int) -> Any:
@@ -272,50 +271,3 @@ def _hidden_behind(decoder: Any, ids: Any, first: int) -> Any:
     if len(ids) > 1:
         head[name].batch_repeat_interleave(len(ids))
     return decoder(input_ids=ids[:, first:], use_cache=True, **{name: head[name]}).last_hidden_state
-
-
-def _reduce_rows(
-    model: Any, hidden: Any, targets: Any, barred: tuple[Any, Any] | None, top_k: int
-) -> list[npt.NDArray[Any]]:
-    """Chunks of hidden states through the output matrix, each reduced to its statistics at once.
-
-    `barred`: which rows lose which columns.
-    """
-    import torch
-
-    weight = model.get_output_embeddings().weight
-    vocab, device = weight.shape[0], weight.device
-    hidden, targets = hidden.to(device), targets.to(device)
-    on_gpu = device.type == "cuda"
-    rows = (LOGIT_BYTES_GPU if on_gpu else LOGIT_BYTES_CPU) // (vocab * weight.element_size())
-    rows = max(rows - rows % ROW_MULTIPLE, ROW_MULTIPLE)
-    few = min(rows, REDUCE_BYTES_CPU // (8 * vocab) + 1)
-    scratch = None if on_gpu else Scratch(few, vocab, device)
-    done: list[tuple[Any, ...]] = []
-    for first in range(0, len(hidden), rows):
-        part = slice(first, first + rows)
-        logits = _logits(model, hidden[part])
-        if barred is not None:
-            where, columns = (t.to(device) for t in (barred[0][part], barred[1]))
-            logits[torch.nonzero(where), columns[None, :]] = BANNED
-        if scratch is None:
-            done.append(fused_statistics(logits, targets[part], top_k))
-        else:
-            pieces = zip(logits.split(few), targets[part].split(few), strict=True)
-            done.extend(row_statistics(piece, tokens, top_k, scratch) for piece, tokens in pieces)
-    return [
-        torch.cat(column).cpu().numpy().astype(np.int32 if name in {1, 5} else np.float32)
-        for name, column in enumerate(zip(*done, strict=True))
-    ]
-
-
-def _logits(model: Any, hidden: Any) -> Any:
-    """The model's own head, with the scaling that some families apply behind it."""
-    logits = model.get_output_embeddings()(hidden)
-    config = model.config.get_text_config()
-    if getattr(config, "logit_scale", None):  # Cohere
-        logits = logits * config.logit_scale
-    if getattr(config, "logits_scaling", None):  # Granite
-        logits = logits / config.logits_scaling
-    cap = getattr(config, "final_logit_softcapping", None)  # Gemma
-    return (logits / cap).tanh() * cap if cap else logits

@@ -11,8 +11,62 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+# Rows of logits made at once (the product likes many) and reduced at once (a CPU's caches like few).
+LOGIT_BYTES_CPU, REDUCE_BYTES_CPU = 32 << 20, 4 << 20
+LOGIT_BYTES_GPU = 1 << 29
+ROW_MULTIPLE = 128
 GROUP = 64
 BANNED = -1e30  # finite: p * l stays 0 where -inf would give NaN
+
+
+def reduce_rows(model: Any, hidden: Any, targets: Any, barred: tuple[Any, Any] | None, top_k: int) -> list[Any]:
+    """Chunks of hidden states through the output matrix, each reduced to its statistics at once.
+
+    Args:
+        model: whose output matrix.
+        hidden: [n, width].
+        targets: [n] see `row_statistics`.
+        barred: which rows lose which columns.
+        top_k: see `row_statistics`.
+
+    Returns:
+        the columns of `row_statistics` over all rows.
+    """
+    import torch
+
+    weight = model.get_output_embeddings().weight
+    vocab, device = weight.shape[0], weight.device
+    hidden, targets = hidden.to(device), targets.to(device)
+    on_gpu = device.type == "cuda"
+    rows = (LOGIT_BYTES_GPU if on_gpu else LOGIT_BYTES_CPU) // (vocab * weight.element_size())
+    rows = max(rows - rows % ROW_MULTIPLE, ROW_MULTIPLE)
+    few = min(rows, REDUCE_BYTES_CPU // (8 * vocab) + 1)
+    scratch = None if on_gpu else Scratch(few, vocab, device)
+    done: list[tuple[Any, ...]] = []
+    for first in range(0, len(hidden), rows):
+        part = slice(first, first + rows)
+        logits = raw_logits(model, hidden[part])
+        if barred is not None:
+            where, columns = (t.to(device) for t in (barred[0][part], barred[1]))
+            logits[:, columns] = logits[:, columns].masked_fill(where[:, None], BANNED)
+        if scratch is None:
+            done.append(fused_statistics(logits, targets[part], top_k))
+        else:
+            pieces = zip(logits.split(few), targets[part].split(few), strict=True)
+            done.extend(row_statistics(piece, tokens, top_k, scratch) for piece, tokens in pieces)
+    return [torch.cat(column) for column in zip(*done, strict=True)]
+
+
+def raw_logits(model: Any, hidden: Any) -> Any:
+    """The model's own head, with the scaling that some families apply behind it."""
+    logits = model.get_output_embeddings()(hidden)
+    config = model.config.get_text_config()
+    if getattr(config, "logit_scale", None):  # Cohere
+        logits = logits * config.logit_scale
+    if getattr(config, "logits_scaling", None):  # Granite
+        logits = logits / config.logits_scaling
+    cap = getattr(config, "final_logit_softcapping", None)  # Gemma
+    return (logits / cap).tanh() * cap if cap else logits
 
 
 @dataclass

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from oracles import scoring
-from oracles.scoring import ScoreRequest, TokenScores, batches, score, shared_prefix
+from oracles import scoring, token_statistics
+from oracles.batching import padded, shared_prefix
+from oracles.scoring import ScoreRequest, TokenScores, batches, score
 from oracles.token_statistics import BANNED, Scratch, _one_pass, row_statistics
 from tests.tiny_model import tiny_reference
 
@@ -76,12 +77,17 @@ def test_a_cached_prompt_gives_the_same_scores() -> None:
     same(score(tiny_reference(), requests), score(tiny_reference(), requests, cached=True), 1e-4)
 
 
+def shared(requests: list[ScoreRequest]) -> int:
+    rows = padded([np.array([*r.prompt, *r.output]) for r in requests])
+    return shared_prefix(rows, np.array([len(r.prompt) for r in requests]))
+
+
 def test_a_prefix_that_all_prompts_share_is_computed_once_and_changes_nothing() -> None:
     house = list(range(10, 90))
     requests = [ScoreRequest([*house, 300 + i, 5], list(range(100, 110 + i))) for i in range(6)]
-    assert shared_prefix(requests) == 80
-    assert shared_prefix([*requests, ScoreRequest([7, *house], [1])]) == 0
-    assert shared_prefix(requests[:1]) == 0
+    assert shared(requests) == 80
+    assert shared([*requests, ScoreRequest([7, *house], [1])]) == 0
+    assert shared(requests[:1]) == 0
     alone = [score(tiny_reference(), [request], top_k=3)[0] for request in requests]
     together = score(tiny_reference(), requests, top_k=3)
     same(alone, together, 1e-4)
@@ -125,7 +131,7 @@ def test_memory_running_out_halves_the_batch_and_says_so(monkeypatch: pytest.Mon
     expected = score(reference, requests)
     forward = scoring._forward
 
-    def short_of_memory(reference: Any, batch: Any, top_k: int, cached: bool) -> list[TokenScores]:
+    def short_of_memory(reference: Any, batch: Any, top_k: int, cached: bool) -> list[Any]:
         if len(batch) > 1:
             raise torch.OutOfMemoryError("no")
         return forward(reference, batch, top_k, cached)
@@ -208,7 +214,7 @@ class Largest(TorchDispatchMode):
 
 
 def test_no_tensor_grows_with_tokens_times_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scoring, "LOGIT_BYTES_CPU", 512 * 4 * 16)
+    monkeypatch.setattr(token_statistics, "LOGIT_BYTES_CPU", 512 * 4 * 16)
     reference = tiny_reference()
     request = ScoreRequest([3], np.random.default_rng(0).integers(3, 512, 1500).tolist())
     with Largest() as seen:
