@@ -8,6 +8,7 @@ with single digits); anything else is refused by name.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,18 @@ def requantise(source: Path, target: Path, quantisation: str) -> None:
 
     The embedding table keeps Q8_0 below eight bits, as llama.cpp keeps a shared output matrix at a higher precision.
     """
+    from gguf import GGMLQuantizationType
+
+    def quantised(tensor: Any, values: Array) -> tuple[Array, Any]:
+        wanted = "Q8_0" if tensor.name == "token_embd.weight" and quantisation != "BF16" else quantisation
+        kind = GGMLQuantizationType[wanted]
+        return np.asarray(tensor.data) if tensor.tensor_type == kind else _quantise(values, wanted), kind
+
+    rewrite(source, target, _FILE_TYPE[quantisation], quantised)
+
+
+def rewrite(source: Path, target: Path, file_type: int, quantise: Callable[[Any, Array], tuple[Array, Any]]) -> None:
+    """Write `source` again, every matrix as `quantise` (of the tensor and its fp32 values) gives it with its type."""
     from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter
 
     reader = GGUFReader(source)
@@ -76,17 +89,15 @@ def requantise(source: Path, target: Path, quantisation: str) -> None:
     for name, field in reader.fields.items():
         if name.startswith("GGUF.") or name == "general.architecture":
             continue  # the writer's own
-        value = _FILE_TYPE[quantisation] if name == "general.file_type" else field.contents()
+        value = file_type if name == "general.file_type" else field.contents()
         element = field.types[-1] if field.types[0] == GGUFValueType.ARRAY else None
         writer.add_key_value(name, value, field.types[0], element)
     for tensor in reader.tensors:
         if tensor.tensor_type == GGMLQuantizationType.F32:
             writer.add_tensor(tensor.name, np.asarray(tensor.data))
             continue
-        wanted = "Q8_0" if tensor.name == "token_embd.weight" and quantisation != "BF16" else quantisation
-        same = tensor.tensor_type == GGMLQuantizationType[wanted]
-        data = np.asarray(tensor.data) if same else _quantise(_dequantise(tensor), wanted)
-        writer.add_tensor(tensor.name, data, raw_dtype=GGMLQuantizationType[wanted])
+        data, kind = quantise(tensor, _dequantise(tensor))
+        writer.add_tensor(tensor.name, data, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
