@@ -127,7 +127,7 @@ def _endpoint(root: Path, name: str, first: str) -> EndpointAccuracy:
     metrics |= {
         key: value
         for key, value in results["logits"].metrics.items()
-        if key.partition("@")[0] in KLD or key.startswith("k3") or key == "ids_compared"
+        if key.partition("@")[0] in KLD or key.startswith(("k3", "seed_", "logprob_")) or key == "ids_compared"
     }
     broken = tuple(f"{f.name}: {f.sentence}" for f in results["protocol"].findings if f.status == "broken")
     judged = _judged(root, name, first, results["tokens"])

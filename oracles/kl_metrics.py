@@ -63,9 +63,9 @@ def kl_metrics(positions: Positions) -> dict[str, Metric]:
     metrics |= _distribution("delta_p", dp, DP_PERCENTILES, positions, "probability")
     metrics["delta_p_max"] = _plain(dp.max(), "probability", len(dp))
     metrics["delta_p_min"] = _plain(dp.min(), "probability", len(dp))
-    metrics["delta_p_rms"] = _root(_mean(dp**2, positions.document, "probability"))
-    metrics["same_top"] = _mean(positions.same_top.astype(float), positions.document, "share")
-    metrics["covered_mass"] = _mean(positions.covered, positions.document, "share")
+    metrics["delta_p_rms"] = _root(document_mean(dp**2, positions.document, "probability"))
+    metrics["same_top"] = document_mean(positions.same_top.astype(float), positions.document, "share")
+    metrics["covered_mass"] = document_mean(positions.covered, positions.document, "share")
     return metrics
 
 
@@ -99,7 +99,7 @@ def bucketed_kld(p: Mapping[int, float], q: Mapping[int, float], smallest: float
 def _perplexities(positions: Positions) -> dict[str, Metric]:
     """Both perplexities and their ratio, whose error uses that both saw the same tokens."""
     nll_p, nll_q = -positions.logp, -positions.logq
-    of_p, of_q, more = (_mean(x, positions.document, "nats/token") for x in (nll_p, nll_q, nll_q - nll_p))
+    of_p, of_q, more = (document_mean(x, positions.document, "nats/token") for x in (nll_p, nll_q, nll_q - nll_p))
     correlation = float(np.corrcoef(nll_p, nll_q)[0, 1]) if nll_p.std() > 0 and nll_q.std() > 0 else None
     return {
         "ppl_reference": _exponential(of_p),
@@ -113,13 +113,13 @@ def _perplexities(positions: Positions) -> dict[str, Metric]:
 def _distribution(
     name: str, values: Values, percentiles: Sequence[float], positions: Positions, unit: str
 ) -> dict[str, Metric]:
-    metrics = {f"{name}_mean": _mean(values, positions.document, unit)}
+    metrics = {f"{name}_mean": document_mean(values, positions.document, unit)}
     for percentile, value in zip(percentiles, np.percentile(values, percentiles), strict=True):
         metrics[f"{name}_p{percentile:g}"] = _plain(value, unit, len(values))
     return metrics
 
 
-def _mean(values: Values, document: npt.NDArray[np.int64], unit: str) -> Metric:
+def document_mean(values: Values, document: npt.NDArray[np.int64], unit: str) -> Metric:
     """Mean over positions; its error over documents: sqrt(sum_d (sum_{i in d} (x_i - mean))^2 / n^2 * D/(D-1))."""
     mean, n = float(values.mean()), len(values)
     _, index = np.unique(document, return_inverse=True)

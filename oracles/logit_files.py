@@ -4,7 +4,8 @@
     logits/<arm>/routes.json     for each phase, what came of it in a sentence; the engine's agreement with itself
 
 Prefill: a text of the workload goes in as ids and its own log-probabilities come back. Decode: the engine goes on from
-the text's beginning at temperature 0 and says what it thought of its own tokens; the reference is fed these.
+the text's beginning at temperature 0 and says what it thought of its own tokens; the reference is fed these. Sampled:
+the same of some texts with a seed and at another temperature (`oracles.sampling`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,12 @@ from oracles.atomic import write_bytes, write_table
 from oracles.logits import TOP_K, Ask, Document, Phase, ask_decode, ask_prompt, self_consistency
 from oracles.logprob_rows import LogprobRow
 from oracles.reference import OracleError
+from oracles.sampling import TEMPERATURE
 from oracles.scoring import Progress
 
 TEXT_TOKENS, PROMPT_TOKENS, DECODE_TOKENS = 384, 96, 48
 IN_FLIGHT = 4
-CONSISTENCY_TEXTS = 4
-HALF = 0.5  # temperature at which raw and scaled log-probabilities differ by a factor of two
+CONSISTENCY_TEXTS, SAMPLED_TEXTS = 4, 8
 
 SCHEMA = pa.schema(
     [
@@ -44,6 +45,7 @@ SCHEMA = pa.schema(
         ("counts", pa.list_(pa.int32())),
         ("other_ids", pa.list_(pa.int32())),
         ("other_logprobs", pa.list_(pa.float32())),
+        ("seed", pa.int64()),
     ]
 )
 
@@ -66,16 +68,18 @@ def collect(
     documents: list[tuple[Text, Document]] = []
     routes: dict[str, str] = {}
     metrics: dict[str, Any] = {}
-    phases: tuple[Phase, ...] = ("prefill", "decode")
-    for number, phase in enumerate(phases):
+    asked: dict[Phase, Sequence[Text]] = {"prefill": texts, "decode": texts, "sampled": texts[:SAMPLED_TEXTS]}
+    before, total = 0, sum(map(len, asked.values()))
+    for phase, some in asked.items():
 
-        def advanced(done: int, number: int = number) -> None:
+        def advanced(done: int, before: int = before) -> None:
             if progress:
-                progress(number * len(texts) + done, len(phases) * len(texts))
+                progress(before + done, total)
 
-        found, routes[phase] = _route(ask, model, phase, texts, top_k, advanced)
+        found, routes[phase] = _route(ask, model, phase, some, top_k, advanced)
         documents += found
-    if {document.phase for _, document in documents} == {"prefill", "decode"}:
+        before += len(some)
+    if {document.phase for _, document in documents} >= {"prefill", "decode"}:
         prompts = [text.ids[:PROMPT_TOKENS] for text in texts[:CONSISTENCY_TEXTS]]
         try:
             found_k3 = self_consistency(ask, model, prompts, max_tokens=DECODE_TOKENS)
@@ -121,8 +125,10 @@ def _ask_one(ask: Ask, model: str, phase: Phase, text: Text, top_k: int) -> Docu
         rows = ask_prompt(ask, model, ids, top_k)
         return Document(text.item, text.stratum, phase, ids[:1], ids[1:], rows)
     prompt = text.ids[:PROMPT_TOKENS]
-    rows = ask_decode(ask, model, prompt, DECODE_TOKENS, top_k=top_k)
-    return Document(text.item, text.stratum, phase, prompt, [row.token for row in rows], rows)
+    seed = text.line if phase == "sampled" else None
+    drawn = {} if seed is None else {"temperature": TEMPERATURE, "seed": seed}
+    rows = ask_decode(ask, model, prompt, DECODE_TOKENS, top_k=top_k, **drawn)
+    return Document(text.item, text.stratum, phase, prompt, [row.token for row in rows], rows, seed)
 
 
 def read_documents(folder: Path) -> list[tuple[Text, Document]]:
@@ -159,10 +165,7 @@ def cut_to(documents: Sequence[tuple[Text, Document]], top_k: int) -> list[tuple
         kept = sorted(row.others.items(), key=lambda pair: -pair[1])[:top_k]
         return LogprobRow(row.token, row.logprob, dict(kept), row.rank)
 
-    return [
-        (text, Document(d.item, d.stratum, d.phase, d.context, d.ids, [cut(row) for row in d.rows]))
-        for text, d in documents
-    ]
+    return [(text, replace(document, rows=[cut(row) for row in document.rows])) for text, document in documents]
 
 
 def _row(text: Text, document: Document) -> dict[str, Any]:
@@ -179,6 +182,7 @@ def _row(text: Text, document: Document) -> dict[str, Any]:
         "counts": [len(row.others) for row in document.rows],
         "other_ids": [token for token, _ in others],
         "other_logprobs": [value for _, value in others],
+        "seed": document.seed,
     }
 
 
@@ -190,4 +194,4 @@ def _document(row: dict[str, Any]) -> tuple[Text, Document]:
         rows.append(LogprobRow(token, logprob, others))
         place += count
     text = Text(row["pair"], row["line"], row["item"], row["stratum"], [*row["context"], *row["ids"]])
-    return text, Document(row["item"], row["stratum"], row["phase"], row["context"], row["ids"], rows)
+    return text, Document(row["item"], row["stratum"], row["phase"], row["context"], row["ids"], rows, row["seed"])

@@ -15,10 +15,11 @@ from oracles.logit_files import Text, cut_to, read_documents, read_routes
 from oracles.logits import Document, Phase, compare
 from oracles.reference import LocalReference, OracleError, Reference
 from oracles.result import Metric, OracleResult
+from oracles.sampling import sampled_metrics
 
-VERSION = 2
+VERSION = 3
 REFERENCE_IDS, SERVED_REFERENCE_IDS = 100, 20
-PHASES: tuple[Phase, ...] = ("prefill", "decode")
+COMPARED: tuple[Phase, ...] = ("prefill", "decode")
 Arm = Literal["baseline", "candidate"]
 
 SCHEMA = pa.schema(
@@ -55,7 +56,7 @@ def score_logits(folder: Path, reference: Reference, arm: Arm, out_dir: Path, *,
     told = {phase: str(sentence) for phase, sentence in routes["routes"].items()}
     metrics = {name: Metric.model_validate(value) for name, value in routes["metrics"].items()}
     rows: list[dict[str, Any]] = []
-    for phase in PHASES:
+    for phase in COMPARED:
         part = [pair for pair in documents if pair[1].phase == phase]
         if not part:
             continue
@@ -65,6 +66,14 @@ def score_logits(folder: Path, reference: Reference, arm: Arm, out_dir: Path, *,
             rows += _rows(part, positions)
         except (OracleError, ValueError) as error:
             told[phase] = f"{told.get(phase, '')} Refused: {error}".strip()
+    drawn = [document for _, document in documents if document.phase == "sampled"]
+    if drawn:
+        try:
+            found, sentence = sampled_metrics(drawn, reference)
+            metrics |= {f"{name}@sampled": metric for name, metric in found.items()}
+        except OracleError as error:
+            sentence = f"Refused: {error}"
+        told["sampled"] = f"{told.get('sampled', '')} {sentence}".strip()
     notes = tuple(f"{phase}: {sentence}" for phase, sentence in told.items())
     common: dict[str, Any] = {"oracle": "logits", "arm": arm, "version": VERSION, "notes": notes}
     common["inputs"] = {"reference": reference.revision}

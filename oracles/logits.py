@@ -26,13 +26,12 @@ SMALLEST = -20.0  # ln of the least mass a bucket is given
 SHIFT_GAP = 0.5  # nats; below it rows fit well enough not to look for a shift
 Ask = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
 Values = npt.NDArray[np.float64]
-Phase = Literal["prefill", "decode"]
-Convention = Literal["raw", "scaled"]
+Phase = Literal["prefill", "decode", "sampled"]
 
 
 @dataclass(frozen=True)
 class Document:
-    """One text's rows from a server: the ids before it, its ids, and a row for each of these."""
+    """One text's rows from a server: the ids before it, its ids, a row for each of these, and what seed drew them."""
 
     item: str
     stratum: str
@@ -40,6 +39,7 @@ class Document:
     context: Sequence[int]
     ids: Sequence[int]
     rows: Sequence[LogprobRow]
+    seed: int | None = None
 
 
 def ask_prompt(ask: Ask, model: str, ids: Sequence[int], top_k: int = TOP_K, **fields: Any) -> list[LogprobRow]:
@@ -136,37 +136,6 @@ def check_choices(theirs: npt.NDArray[np.int64], reference: npt.NDArray[np.int32
             f"{item}: the server's most likely token is the reference's at {here:.0%} of positions, but at {share:.0%} "
             f"when taken as that of the position {where}: its distributions are shifted."
         )
-
-
-def convention(
-    rows: Sequence[LogprobRow], reference: Reference, prompt: Sequence[int], temperature: float
-) -> Convention:
-    """Are log-probabilities those of the model (raw) or of the sampler at `temperature` (scaled)?
-
-    Distances between log-probabilities of one position stretch by 1/T in the scaled convention; their median stretch
-    against the reference's tells. Raises OracleError when it fits neither, or when `temperature` is too near 1.
-    """
-    if not 0 < temperature <= 0.75 and not temperature >= 1.5:
-        raise OracleError(f"A temperature of {temperature} cannot tell raw from scaled log-probabilities: use 0.5.")
-    seen = reference.score([ScoreRequest(prompt, [row.token for row in rows])], top_k=TOP_K)[0]
-    stretch: list[float] = []
-    for i, row in enumerate(rows):
-        ours = dict(zip(seen.top_ids[i].tolist(), seen.top_logprobs[i].astype(float).tolist(), strict=True))
-        shared = [token for token in ours if token in row.known]
-        if len(shared) >= 2:
-            first, last = shared[0], shared[-1]
-            if ours[first] - ours[last] > 1:
-                stretch.append((row.known[first] - row.known[last]) / (ours[first] - ours[last]))
-    if len(stretch) < 4:
-        raise OracleError("Too few positions came with two known tokens: ask for more tokens and more logprobs.")
-    middle = float(np.median(stretch))
-    distance = {"raw": abs(np.log(max(middle, 1e-9))), "scaled": abs(np.log(max(middle * temperature, 1e-9)))}
-    found: Convention = "raw" if distance["raw"] < distance["scaled"] else "scaled"
-    if distance[found] > abs(np.log(temperature)) / 2:
-        raise OracleError(
-            f"Log-probabilities stretch {middle:.2f} times the reference's: neither raw nor scaled by 1/T."
-        )
-    return found
 
 
 def k3(reference: Values, claimed: Values) -> Values:

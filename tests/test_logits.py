@@ -18,11 +18,9 @@ from hypothesis import strategies as st
 from oracles.kl_metrics import Positions, bucketed_kld, full_kld, kl_metrics
 from oracles.logits import (
     Document,
-    ask_decode,
     ask_prompt,
     check_alignment,
     compare,
-    convention,
     k3,
     self_consistency,
 )
@@ -262,19 +260,6 @@ def test_rows_of_the_neighbouring_position_are_refused() -> None:
     for shift in (1, -1):
         with pytest.raises(OracleError, match="shifted"):
             check_alignment(np.roll(truth, shift), truth, "text")
-
-
-@pytest.mark.parametrize(("scaled", "expected"), [(False, "raw"), (True, "scaled")])
-def test_the_convention_is_detected(scaled: bool, expected: str) -> None:
-    """ollama#16196, standardcompletions/rfcs#11, sglang PR#2664: some report the model's, some the sampler's."""
-    prompt = texts()[0]
-    rows = ask_decode(Server(), "m", prompt, 16, temperature=0.5, scaled=scaled)
-    assert convention(rows, tiny_reference(), prompt, 0.5) == expected
-
-
-def test_the_convention_needs_a_temperature_that_can_tell() -> None:
-    with pytest.raises(OracleError, match="cannot tell raw from scaled"):
-        convention([], tiny_reference(), [1], 1.0)
 
 
 def test_an_engine_agrees_with_itself_or_is_found() -> None:

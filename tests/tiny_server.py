@@ -20,10 +20,18 @@ def legacy(tokens: Sequence[Any], logprobs: Sequence[Any], tops: Sequence[Any] |
 
 
 class Server:
-    """vLLM's completions endpoint in front of the tiny model; `bend` changes the logits it serves."""
+    """vLLM's completions endpoint in front of the tiny model; `bend` changes the logits it serves.
 
-    def __init__(self, bend: Callable[[torch.Tensor, str], torch.Tensor] = lambda logits, phase: logits) -> None:
-        self.bend = bend
+    `noise` draws the tokens at T > 0 (a contract of oracles.sampling); without it torch.multinomial does.
+    """
+
+    def __init__(
+        self,
+        bend: Callable[[torch.Tensor, str], torch.Tensor] = lambda logits, phase: logits,
+        noise: Callable[[int, int, int, int], Any] | None = None,
+        scaled: bool = False,
+    ) -> None:
+        self.bend, self.noise, self.scaled = bend, noise, scaled
         self.asked: list[Mapping[str, Any]] = []
 
     def logprobs(self, ids: Sequence[int], phase: str) -> torch.Tensor:
@@ -45,15 +53,18 @@ class Server:
                 rows[-1][str(ids[i])] = {"logprob": float(table[i - 1][ids[i]])}
             return {"choices": [{"prompt_logprobs": rows}]}
         tokens, logprobs, tops = [], [], []
-        generator = torch.Generator().manual_seed(body.get("seed") or 0)
-        for _ in range(body["max_tokens"]):
+        seed, temperature = body.get("seed") or 0, body["temperature"]
+        generator = torch.Generator().manual_seed(seed)
+        noise = self.noise(seed, len(ids) - 1, body["max_tokens"], 512) if self.noise and temperature else None
+        for step in range(body["max_tokens"]):
             row = self.logprobs(ids, "decode")[-1]
-            token = (
-                int(row.argmax())
-                if not body["temperature"]
-                else int(torch.multinomial(row.exp(), 1, generator=generator))
-            )
-            shown = row if not body.get("scaled") else (row / body["temperature"]).log_softmax(-1)
+            if not temperature:
+                token = int(row.argmax())
+            elif noise is None:
+                token = int(torch.multinomial((row / temperature).softmax(-1), 1, generator=generator))
+            else:
+                token = int((row.double().numpy() + temperature * noise[step]).argmax())
+            shown = (row / temperature).log_softmax(-1) if self.scaled and temperature else row
             top = shown.topk(max(body["logprobs"], 1))
             tokens.append(f"token_id:{token}")
             logprobs.append(float(shown[token]))
