@@ -123,7 +123,9 @@ def _gate(plan: Plan, root: Path) -> None:
     endpoints = plan.endpoints.model_copy(
         update={"baseline": plan.endpoints.baseline.model_copy(update={"launch": None})}
     )
-    pipeline.gate(plan.model_copy(update={"endpoints": endpoints}), RunStore.create(root), Said())
+    plan = plan.model_copy(update={"endpoints": endpoints})
+    pipeline.check(plan)
+    pipeline.gate(plan, RunStore.create(root), Said())
 
 
 def _lm_eval(url: str, model: str, pack: Path) -> None:

@@ -83,6 +83,7 @@ def run_demo(root: Path, progress: Progress, *, resume: bool = False) -> Outcome
         def say(doing: str, share: float | None = None, name: str = f"{number}/3 {candidate.name}") -> None:
             progress(f"{name}: {doing}", share)
 
+        pipeline.check(plan)
         verdicts.append(pipeline.gate(plan, store, say))
         runs.append(run)
     report = write_report(runs, root / "report.html")

@@ -14,7 +14,7 @@ from harness.plan import Plan, Reference
 from harness.progress import Progress
 from harness.resuming import replace_plan
 from harness.run_store import RunStore
-from harness.score import score_arms
+from harness.score import check_reference, score_arms
 from harness.traffic_plan import check_model_folder
 from harness.verdict import Verdict
 
@@ -22,10 +22,10 @@ from harness.verdict import Verdict
 def collect_run(plan: Plan, store: RunStore, progress: Progress, prompt_seed: int | None = None) -> int:
     """Drive and measure the plan's first look, and ask for log-probabilities; nothing is scored. Returns the pairs.
 
-    `prompt_seed`: as in `harness.pipeline.gate`.
+    `plan` and `prompt_seed`: as in `harness.pipeline.gate`.
     """
     processes.end_orphans()
-    cells = pipeline.check(plan)
+    cells = make_cells(plan)
     pipeline.prepare(plan, store)
     pipeline.prepare_tasks(plan, cells, store, progress)
     with Engines(plan, store.root / "engines") as engines:
@@ -46,7 +46,7 @@ def score_run(
     """
     store = RunStore.open(root)
     plan = _with_reference(store, reference, device, ray)
-    pipeline.check_reference(plan.reference)
+    check_reference(plan.reference)
     cells = make_cells(plan)
     pairs = 0
     while all((root / "pairs" / f"{pairs + 1:02d}" / arm / "visit.json").is_file() for arm in plan.arms):

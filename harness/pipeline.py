@@ -9,7 +9,6 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +32,13 @@ from harness.measurement import Arm, Slo, measure_visit
 from harness.noise_store import NOISE, fitting_noise
 from harness.note import NOTE, write_note
 from harness.option_tasks import collect_option_rows, refuse_without_rows
-from harness.plan import Plan, Reference, make_plan
+from harness.plan import Plan, make_plan
 from harness.power import wants_more_pairs
 from harness.preflight import preflight
 from harness.progress import Progress, counting
 from harness.raw_export import write_requests
 from harness.run_store import RunStore, read_json, write_bytes, write_json
-from harness.score import SCORES, score_arms
+from harness.score import SCORES, check_reference, score_arms
 from harness.task_stream import check_tasks, task_source, write_tasks
 from harness.traffic import Visit, check_aiperf, run_visit
 from harness.traffic_plan import TrafficPlan, dump_plan, stored_data
@@ -50,10 +49,10 @@ from harness.workload import plan_pair, write_pair
 def gate(plan: Plan, store: RunStore, progress: Progress, prompt_seed: int | None = None) -> Verdict:
     """Run a whole gate, or what is left of one, and return its verdict; everything else is in the run directory.
 
-    `prompt_seed` draws held-out prompts in place of the plan's public seed; it is written nowhere.
+    `check` has let the plan through. `prompt_seed` draws held-out prompts in place of the plan's public seed; it is
+    written nowhere.
     """
     processes.end_orphans()
-    check(plan)
     verdict = None
     with Engines(plan, store.root / "engines") as engines:
         plan = know_capacity(plan, store, engines, progress)
@@ -113,14 +112,6 @@ def check(plan: Plan) -> tuple[Cell, ...]:
     read_tokenizer((plan.tokenizer_path or Path()) / "tokenizer.json")
     check_reference(plan.reference)
     return cells
-
-
-def check_reference(reference: Reference | None) -> None:
-    """InvalidRun when the extra that a reference needs is not installed."""
-    if reference and not find_spec("torch" if reference.path else "transformers"):
-        raise InvalidRun("Scoring under a reference needs the extra `reference`: pip install 'enginegate[reference]'")
-    if reference and reference.ray and not find_spec("ray"):
-        raise InvalidRun("Scoring on a Ray cluster needs the extra `ray`: pip install 'enginegate[ray]'")
 
 
 def prepare(plan: TrafficPlan, store: RunStore) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import pyarrow as pa
@@ -59,6 +60,14 @@ def score_arms(plan: Plan, pairs: int, root: Path, progress: Progress) -> list[P
     except OracleError as error:
         raise InvalidRun(str(error)) from None
     return sorted(path for path in out.rglob("*") if path.is_file())
+
+
+def check_reference(reference: AskedReference | None) -> None:
+    """InvalidRun when the extra that a reference needs is not installed."""
+    if reference and not find_spec("torch" if reference.path else "transformers"):
+        raise InvalidRun("Scoring under a reference needs the extra `reference`: pip install 'enginegate[reference]'")
+    if reference and reference.ray and not find_spec("ray"):
+        raise InvalidRun("Scoring on a Ray cluster needs the extra `ray`: pip install 'enginegate[ray]'")
 
 
 def open_reference_of(asked: AskedReference, plan: TrafficPlan, progress: Progress) -> Reference:

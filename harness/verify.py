@@ -20,6 +20,7 @@ from harness.progress import Progress, counting
 from harness.run_store import RunStore, write_json
 from harness.score import (
     SCORES,
+    check_reference,
     decoder,
     find_floor,
     note_drift,
@@ -44,7 +45,7 @@ def check(plan: VerifyPlan) -> tuple[Cell, ...]:
     """The cells, once everything that can be refused before anything runs has been asked."""
     check_aiperf()
     pipeline.read_tokenizer((plan.tokenizer_path or Path()) / "tokenizer.json")
-    pipeline.check_reference(plan.reference)
+    check_reference(plan.reference)
     return make_cells(plan)
 
 

@@ -58,6 +58,7 @@ def main() -> int:
     store = RunStore.open(root) if resumed else RunStore.create(root)
     began = time.monotonic()
     if not (root / "verdict.json").is_file():
+        pipeline.check(plan)
         verdict = pipeline.gate(plan, store, lambda text, *_: print(text, file=sys.stderr, flush=True))
         print(verdict.line)
         print(*(check.reason for check in verdict.checks if check.metric == "tasks"), sep="\n")

@@ -105,7 +105,7 @@ def test_a_missing_or_other_aiperf_is_named(tmp_path: Path, plan: dict, monkeypa
 def test_a_missing_reference_extra_says_how_to_install_it(
     tmp_path: Path, plan: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.pipeline.find_spec", lambda _: None)
+    monkeypatch.setattr("harness.score.find_spec", lambda _: None)
     code, text = _gate(tmp_path, plan)
     assert code == 5 and "enginegate[reference]" in text
 

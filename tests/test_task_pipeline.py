@@ -80,6 +80,7 @@ def run(monkeypatch: pytest.MonkeyPatch, plan: Plan, root: Path, client: Client,
     monkeypatch.setattr(pipeline, "Engines", Engines)
     monkeypatch.setattr(pipeline, "check_aiperf", lambda: None)
     monkeypatch.setattr(pipeline, "run_visit", client)
+    pipeline.check(plan)
     return pipeline.gate(plan, RunStore.open(root) if resume else RunStore.create(root), silent)
 
 

@@ -15,7 +15,7 @@ import yaml
 from click.testing import CliRunner
 from rich.console import Console
 
-from harness import late_scoring, pipeline, verify
+from harness import late_scoring, pipeline, score, verify
 from harness.accuracy_table import AccuracyTable, accuracy_table, as_tables
 from harness.cli import main
 from harness.errors import InvalidRun, UsageError
@@ -112,7 +112,7 @@ def test_a_floor_needs_a_model_folder(tmp_path: Path) -> None:
 
 
 def test_a_ray_cluster_without_ray_is_refused_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "find_spec", lambda name: None if name == "ray" else object())
+    monkeypatch.setattr(score, "find_spec", lambda name: None if name == "ray" else object())
     asked = verify_plan("a", reference=LOCAL | {"ray": "local"})
     with pytest.raises(InvalidRun, match=r"enginegate\[ray\]"):
         verify.check(asked)

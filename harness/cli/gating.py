@@ -79,8 +79,7 @@ def gate(
     if resume:
         resolved = resumed_plan(root, resolved)
     modes.refuse_quick(resolved, full=flags["full"], ci=modes.in_ci(flags["ci"]))
-    if not resume:
-        pipeline.check(resolved)  # before the directory is made: a refused plan leaves nothing behind
+    pipeline.check(resolved)  # before the directory is made: a refused plan leaves nothing behind
     drive = _gate_aa if resolved.aa else _collect if flags["collect_only"] else _gate_attempt
     drive(resolved, root, resume=resume, as_json=as_json, on_inconclusive=flags["on_inconclusive"])
 

@@ -141,7 +141,7 @@ BUGS = (
     Bug("vllm#13087", "empty chunks come first", "empty-chunks-first"),
     Bug("ferrox#124, exo PR#1691, mlc-llm PR#1142", "split characters become U+FFFD", "split-characters"),
     Bug("vllm PR#55288, #27486", "two BOS tokens", "second-bos"),
-    Bug("ollama#16196, rfcs#11, sglang#2664", "logprobs raw or scaled", tested_in="tests/test_logits.py"),
+    Bug("ollama#16196, rfcs#11, sglang#2664", "logprobs raw or scaled", tested_in="tests/test_sampling.py"),
     Bug("vllm#7627", "exact ties break differently: must be excused", tested_in="tests/test_scoring.py"),
     Bug("EAGLE#50", "lossless speculation that was not", "lax-draft"),
     Bug("lm-eval#1204, lighteval#686, ...", "graders that grade wrongly", tested_in="tests/test_bug_fixtures.py"),
