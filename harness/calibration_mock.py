@@ -21,7 +21,7 @@ import orjson
 
 HEADERS = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\n"
-    b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n"
 )
 TOKEN_ID = 253
 LARGEST_REQUEST = 64 << 20
@@ -91,7 +91,6 @@ class Batch:
             "total_tokens": stream.prompt_tokens + produced,
         }
         stream.transport.write(_chunk({"choices": [], "usage": usage}) + _framed(b"data: [DONE]\n\n") + b"0\r\n\r\n")
-        stream.transport.close()
         record = {
             "line": stream.line,
             "received_ns": stream.received_ns,
@@ -102,7 +101,7 @@ class Batch:
 
 
 class Connection(asyncio.Protocol):
-    """Just enough HTTP/1.1 for one request a connection."""
+    """Just enough HTTP/1.1 for one request after the other; the client closes, or pools."""
 
     def __init__(self, batches: dict[float, Batch], log: BinaryIO) -> None:
         self.batches, self.log = batches, log
@@ -135,10 +134,8 @@ class Connection(asyncio.Protocol):
     def _say(self, answer: dict[str, Any]) -> None:
         said = orjson.dumps(answer)
         self.transport.write(
-            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n"
-            b"Content-Length: %d\r\n\r\n%s" % (len(said), said)
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(said), said)
         )
-        self.transport.close()
 
     def _answer(self, received_ns: int, body: dict[str, Any]) -> None:
         shape = body["calibration"]
