@@ -18,6 +18,7 @@ from harness.traffic_plan import Endpoint
 
 SIGNAL = "counted_cache_share"
 TIMEOUT_S = 5.0
+NUMBER = r"([0-9]{1,20}(?:\.[0-9]{1,20})?(?:e\+[0-9]{1,2})?)"  # always finite: the page is the engine's
 # Tokens found in the cache, tokens looked up: vLLM, SGLang.
 COUNTERS = (
     ("vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"),
@@ -35,7 +36,7 @@ def read_counters(endpoint: Endpoint) -> tuple[float, float] | None:
 def counters_in(page: str) -> tuple[float, float] | None:
     """Both counters of a /metrics page, summed over their labels."""
     for names in COUNTERS:
-        values = [re.findall(rf"^{name}(?:\{{[^}}]*\}})? ([0-9.e+]+)", page, re.MULTILINE) for name in names]
+        values = [re.findall(rf"^{name}(?:\{{[^}}]*\}})? {NUMBER}(?= |$)", page, re.MULTILINE) for name in names]
         if all(values):
             hits, asked = (sum(map(float, one)) for one in values)
             return hits, asked

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from harness.verdict import Check, Family, Status
 from oracles.result import Finding, OracleResult
 
-_WERE = {False: "was", True: "were"}
-
 
 def contract_checks(results: Sequence[OracleResult], required: frozenset[str]) -> tuple[Check, ...]:
     """One check for each finding of the candidate, and one for each thing that keeps an oracle from being believed."""
@@ -50,7 +48,9 @@ def _unscored(findings: Sequence[Finding]) -> list[str]:
     for finding in findings:
         if finding.status == "unscored":
             names.setdefault(finding.sentence, []).append(finding.name)
-    return [f"{', '.join(those)} {_WERE[len(those) > 1]} not scored: {why}" for why, those in names.items()]
+    return [
+        f"{', '.join(those)} {'were' if len(those) > 1 else 'was'} not scored: {why}" for why, those in names.items()
+    ]
 
 
 def _power(result: OracleResult) -> str:

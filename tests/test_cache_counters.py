@@ -30,6 +30,9 @@ SGLANG = 'sglang:prompt_tokens_total{model_name="m"} 64.0\nsglang:cached_tokens_
 def test_counters_are_summed_over_their_labels() -> None:
     assert counters_in(VLLM) == (250, 4000) and counters_in(SGLANG) == (16, 64)
     assert counters_in("vllm:prefix_cache_queries_total 7\n") is None and counters_in("<html>404</html>") is None
+    for hostile in ("1.2.3", "e", "1e999", "9" * 400, "-1", "NaN"):
+        page = f"vllm:prefix_cache_hits_total 1\nvllm:prefix_cache_queries_total {hostile}\n"
+        assert counters_in(page) is None, hostile
 
 
 @contextmanager
