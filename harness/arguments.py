@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
+from typing import Any
 from urllib.parse import urlsplit
 
 from harness.errors import UsageError
@@ -34,6 +36,31 @@ def named_urls(values: Sequence[str]) -> dict[str, str]:
             raise UsageError(f"--endpoint: the name {name} is given twice; give each endpoint its own.")
         found[name] = url
     return found
+
+
+def extra_inputs(values: Sequence[str]) -> dict[str, Any]:
+    """`KEY:VALUE` as AIPerf's flag of that name has them, a value as JSON has it or else a text; or a JSON object.
+
+    Raises UsageError for anything else.
+    """
+    found: dict[str, Any] = {}
+    for value in values:
+        key, separator, text = value.partition(":")
+        whole = _json(value) if value.startswith("{") else None
+        if isinstance(whole, dict):
+            found |= whole
+        elif whole is None and separator and key.isidentifier():
+            found[key] = _json(text)
+        else:
+            raise UsageError(f"--extra-inputs: {value!r} is no KEY:VALUE such as return_token_ids:true.")
+    return found
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def concurrencies(flag: str, text: str) -> tuple[int, ...]:

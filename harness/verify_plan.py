@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from harness.arguments import extra_inputs
 from harness.errors import UsageError
 from harness.plan import Reference
 from harness.sweep_plan import named_endpoints
@@ -75,6 +76,8 @@ def verify_data(flags: dict[str, Any]) -> dict[str, Any]:
     data["reference"] = where | {key: flags[key] for key in ("device", "ray") if flags[key]}
     use = {"name": flags["profile"] or PROFILE, "concurrency": [flags["concurrency"] or CONCURRENCY]}
     data["profiles"] = [use | {"request_count": flags["requests"] or REQUESTS}]
+    if flags["extra_inputs"]:
+        data["extra_inputs"] = extra_inputs(flags["extra_inputs"])
     if flags["tier"]:
         data["tier"] = flags["tier"]
     return data

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,10 +11,37 @@ import numpy.typing as npt
 Ids = npt.NDArray[np.int64]
 
 BATCH_TOKENS_CPU = 2048
-BATCH_TOKENS_GPU = 16384
+BATCH_TOKENS_GPU = 16384  # at most: the size that was measured on an H200
+MEMORY_SHARE = 0.8  # of what is free; the rest is the allocator's gaps
+HEAD_BYTES = 2 << 30  # a chunk of logits and what its reduction needs
 PADDING = 0.05  # share of a batch that may be padding once it holds 1/FULL of its tokens: a small batch wastes more
 FULL = 4
 SHARED = 0.1  # least share of a batch's work that a prefix computed once must spare
+
+
+def memory_tokens(model: Any) -> int:
+    """Tokens that one forward pass may hold: from what each takes and what is free on the fullest device."""
+    config = model.config.get_text_config()
+    hidden = int(config.hidden_size)
+    width = int(getattr(config, "intermediate_size", None) or 4 * hidden)
+    # A mixture copies each token once for every expert that it goes to.
+    inner = int(getattr(config, "moe_intermediate_size", None) or width)
+    width = max(width, int(getattr(config, "num_experts_per_tok", None) or 0) * (inner + hidden))
+    # In and out, queries, keys, values, norms in fp32; gate, up, their product and what the kernels hold besides.
+    token = model.dtype.itemsize * (16 * hidden + 4 * width)
+    budget = MEMORY_SHARE * free_bytes(model) - HEAD_BYTES
+    return min(BATCH_TOKENS_GPU, max(1, int(budget / token)))
+
+
+def free_bytes(model: Any) -> int:
+    """Memory left on the fullest of the model's GPUs; what the allocator holds unused counts as free."""
+    import torch
+
+    def left(device: Any) -> int:
+        spare = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + int(spare)
+
+    return min(left(device) for device in {weights.device for weights in model.parameters()} if device.type == "cuda")
 
 
 def plan_batches(lengths: Sequence[int], limit: int) -> list[list[int]]:

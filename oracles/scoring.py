@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from oracles.batching import (
     BATCH_TOKENS_CPU,
-    BATCH_TOKENS_GPU,
     Ids,
     halved,
+    memory_tokens,
     padded,
     plan_batches,
     shared_prefix,
@@ -162,7 +162,7 @@ def batches(
 ) -> list[list[int]]:
     """Indices of requests of like length, longest first, each list within `batch_tokens` with its little padding."""
     on_cpu = reference.model.device.type == "cpu"
-    limit = batch_tokens or (BATCH_TOKENS_CPU if on_cpu else BATCH_TOKENS_GPU)
+    limit = batch_tokens or (BATCH_TOKENS_CPU if on_cpu else memory_tokens(reference.model))
     return plan_batches([len(request) for request in requests], limit)
 
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness import calibration, checkup
-from harness.arguments import concurrencies, named_urls, timing
+from harness.arguments import concurrencies, extra_inputs, named_urls, timing
 from harness.calibration import compare
 from harness.cli import main
 from harness.errors import UsageError
@@ -148,9 +148,24 @@ def test_what_is_no_list_of_concurrencies(text: str) -> None:
 
 @given(st.text(max_size=30))
 def test_no_text_makes_the_readers_fall_over(text: str) -> None:
-    for read in (lambda: concurrencies("--c", text), lambda: timing(text), lambda: named_urls([text])):
+    for read in (
+        lambda: concurrencies("--c", text),
+        lambda: timing(text),
+        lambda: named_urls([text]),
+        lambda: extra_inputs([text]),
+    ):
         with suppress(UsageError):
             read()
+
+
+def test_extra_inputs_are_read_as_aiperf_reads_them() -> None:
+    given = ["return_token_ids:true", "top_p:0.9", "user:a:b", '{"chat_template_kwargs": {"enable_thinking": false}}']
+    assert extra_inputs(given) == {
+        "return_token_ids": True, "top_p": 0.9, "user": "a:b", "chat_template_kwargs": {"enable_thinking": False},
+    }  # fmt: skip
+    for wrong in ("top_p", ":1", "[1]", "a b:1"):
+        with pytest.raises(UsageError, match="is no KEY:VALUE"):
+            extra_inputs([wrong])
 
 
 def test_names_and_urls() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from oracles import scoring, token_statistics
-from oracles.batching import padded, shared_prefix
+from oracles import batching, scoring, token_statistics
+from oracles.batching import BATCH_TOKENS_GPU, memory_tokens, padded, shared_prefix
 from oracles.scoring import ScoreRequest, TokenScores, batches, score
 from oracles.token_statistics import BANNED, Scratch, _one_pass, row_statistics
 from tests.tiny_model import tiny_reference
@@ -124,6 +125,43 @@ def test_a_full_batch_is_hardly_padding() -> None:
     padded = sum(len(batch) * len(requests[batch[0]]) for batch in made)
     assert sum(lengths) / padded > 0.95
     assert sorted(i for batch in made for i in batch) == list(range(len(requests)))
+
+
+def gpu_model(**config: int) -> Any:
+    text = SimpleNamespace(hidden_size=4096, intermediate_size=14336, **config)
+    config_of = SimpleNamespace(get_text_config=lambda: text)
+    return SimpleNamespace(config=config_of, dtype=torch.bfloat16, device=torch.device("cuda", 0))
+
+
+@pytest.mark.parametrize(
+    ("free_gb", "tokens"),
+    [(120, BATCH_TOKENS_GPU), (6, 12_200), (3, 1_700), (1, 1)],
+    ids=["H200", "6 GB", "3 GB", "1 GB"],
+)
+def test_a_gpu_batch_follows_the_memory_that_is_free(
+    monkeypatch: pytest.MonkeyPatch, free_gb: int, tokens: int
+) -> None:
+    monkeypatch.setattr(batching, "free_bytes", lambda _: free_gb << 30)
+    assert memory_tokens(gpu_model()) == pytest.approx(tokens, rel=0.05)
+    work = [ScoreRequest([5], [7] * 99)] * 500
+    made = batches(SimpleNamespace(model=gpu_model()), work)  # type: ignore[arg-type]
+    assert max(map(len, made)) == max(1, memory_tokens(gpu_model()) // 100)
+
+
+def test_a_mixture_takes_memory_for_every_expert_that_a_token_goes_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batching, "free_bytes", lambda _: 4 << 30)
+    mixture = gpu_model(moe_intermediate_size=1024, num_experts_per_tok=8)
+    assert memory_tokens(mixture) < memory_tokens(gpu_model()) / 1.5
+
+
+def test_free_memory_is_that_of_the_fullest_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    free, held, used = {0: 50, 1: 20}, {0: 0, 1: 15}, {0: 0, 1: 5}
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free[device.index], 100))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: held[device.index])
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: used[device.index])
+    places = [torch.device("cuda", 0), torch.device("cuda", 1), torch.device("cpu")]
+    model = SimpleNamespace(parameters=lambda: [SimpleNamespace(device=place) for place in places])
+    assert batching.free_bytes(model) == 30
 
 
 def test_memory_running_out_halves_the_batch_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from harness.errors import InvalidRun, UsageError
 from harness.run_store import RunStore
 from harness.traffic_plan import dump_plan
 from harness.verdict import Status
-from harness.verify_plan import VerifyPlan, make_verify
+from harness.verify_plan import VerifyPlan, make_verify, verify_data
 from tests.test_score import plan as gate_plan
 from tests.test_score import small_run
 from tests.tiny_model import tiny_folder, tiny_reference
@@ -98,6 +98,14 @@ def test_what_verify_cannot_do_is_one_sentence(arguments: list[str], sentence: s
     done = CliRunner().invoke(main, ["verify", *arguments])
     assert done.exit_code == 2, done.output
     assert sentence in done.output
+
+
+def test_extra_inputs_stand_in_the_plan() -> None:
+    flags = dict.fromkeys(("seed", "logit_documents", "tokenizer", "floor", "reference_url", "device", "ray"))
+    flags |= dict.fromkeys(("profile", "concurrency", "requests", "tier", "api", "api_key_env"))
+    flags |= {"model": "m", "endpoints": ["a=http://x"], "launch": [], "reference": tiny_folder()}
+    data = verify_data(flags | {"extra_inputs": ["return_token_ids:true"]})
+    assert make_verify(data, source="test", folder=Path.cwd()).extra_inputs == {"return_token_ids": True}
 
 
 def test_a_floor_does_not_write_over_another(tmp_path: Path) -> None:

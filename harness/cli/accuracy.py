@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 @click.option("--api", type=click.Choice(("chat", "completions")), help="Which of the two APIs (default: chat).")
 @click.option("--api-key-env", metavar="VARIABLE", help="Environment variable that holds the key.")
 @click.option(
+    "--extra-inputs", multiple=True, metavar="KEY:VALUE",
+    help="Field of every request, e.g. return_token_ids:true (vLLM: its own ids are scored); repeatable.",
+)  # fmt: skip
+@click.option(
     "--launch", multiple=True, metavar="NAME=COMMAND", help="Start that endpoint by this command and end it after."
 )
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Run directory (default: runs/verify-<time>).")
