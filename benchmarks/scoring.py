@@ -2,7 +2,8 @@
 
 F is the same forward passes, the lm_head product in bf16 included, its logits thrown away chunk by chunk. Both are
 timed in turn, round after round, and the ratio is the median over rounds, so that a busy machine hurts both alike.
-Memory is the peak resident size over F's, at 512 and at 4,096 tokens a sequence.
+Memory is the peak resident size over F's, at 512 and at 4,096 tokens a sequence, each of the four in a process of its
+own: what an allocator keeps of one task would hide, or add to, what the next one needs.
 
     python benchmarks/scoring.py [MODEL_FOLDER] [--rounds 6] [--threads 2]        (make bench-scoring)
 """
@@ -13,6 +14,8 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import torch
@@ -48,12 +51,26 @@ def seconds(task: Callable[[], object], clock: Callable[[], float]) -> float:
     return clock() - began
 
 
-def peak_mb(task: Callable[[], object]) -> float:
-    """Peak resident memory while the task runs."""
+def peak_mb(model: Path, threads: int, length: int, *, bare: bool) -> float:
+    """Peak resident memory of F, or of scoring, over 8,192 tokens in sequences of `length`; for a fresh process."""
+    torch.set_num_threads(threads)
+    reference = open_reference(model, device="cpu")
+    work = requests(reference, 8192 // length, length)
     Path("/proc/self/clear_refs").write_text("5")
-    task()
+    forward(reference, work) if bare else score(reference, work, top_k=TOP_K)
     line = next(x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith("VmHWM"))
     return int(line.split()[1]) / 1024
+
+
+def extra_memory(model: Path, threads: int) -> float:
+    """MB that scoring takes over F, at the length where it is most."""
+    extra = [0.0]
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as fresh:
+        for length in (512, 4096):
+            bare, full = (fresh.submit(peak_mb, model, threads, length, bare=each).result() for each in (True, False))
+            extra.append(full - bare)
+            print(f"{8192 // length} x {length}: peak {bare:.0f} MB in F, {full - bare:+.0f} MB in scoring")
+    return max(extra)
 
 
 def main() -> None:
@@ -64,7 +81,8 @@ def main() -> None:
     parser.add_argument("--cpu-time", action="store_true", help="CPU seconds for a machine that others use too")
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
-    reference = open_reference(asked.model or _demo_model(), device="cpu")
+    model = asked.model or _demo_model()
+    reference = open_reference(model, device="cpu")
     work = requests(reference, 8, 512)
     tokens = sum(map(len, work))
     clock = time.process_time if asked.cpu_time else time.perf_counter
@@ -82,14 +100,7 @@ def main() -> None:
         ratios.append(bare / full)
         rates = f"F {tokens / bare:.0f} tokens/s, scoring {tokens / full:.0f}"
         print(f"round {number + 1}: {rates}, ratio {ratios[-1]:.3f}", flush=True)
-    extra = []
-    for length in (512, 4096):
-        long = requests(reference, 4096 // length * 2, length)
-        bare = peak_mb(lambda: forward(reference, long))  # noqa: B023
-        full = peak_mb(lambda: score(reference, long, top_k=TOP_K))  # noqa: B023
-        extra.append(full - bare)
-        print(f"{len(long)} x {length}: peak {bare:.0f} MB in F, {full - bare:+.0f} MB in scoring")
-    print(f"scoring_ratio={statistics.median(ratios):.3f} extra_mb={max(*extra, 0):.0f}")
+    print(f"scoring_ratio={statistics.median(ratios):.3f} extra_mb={extra_memory(model, asked.threads):.0f}")
 
 
 def _demo_model() -> Path:
