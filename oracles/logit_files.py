@@ -30,7 +30,7 @@ from oracles.scoring import Progress
 
 TEXT_TOKENS, PROMPT_TOKENS, DECODE_TOKENS = 384, 96, 48
 IN_FLIGHT = 4
-CONSISTENCY_TEXTS, SAMPLED_TEXTS = 4, 8
+CONSISTENCY_TEXTS, CONSISTENCY_TOKENS, SAMPLED_TEXTS = 4, 64, 8
 
 SCHEMA = pa.schema(
     [
@@ -82,8 +82,10 @@ def collect(
     if {document.phase for _, document in documents} >= {"prefill", "decode"}:
         prompts = [text.ids[:PROMPT_TOKENS] for text in texts[:CONSISTENCY_TEXTS]]
         try:
-            found_k3 = self_consistency(ask, model, prompts, max_tokens=DECODE_TOKENS)
+            found_k3, missing = self_consistency(ask, model, prompts, max_tokens=CONSISTENCY_TOKENS)
             metrics = {name: metric.model_dump() for name, metric in found_k3.items()}
+            if missing:
+                routes["self-consistency"] = missing
         except OracleError as error:
             routes["self-consistency"] = str(error)
     rows = [_row(text, document) for text, document in documents]

@@ -23,6 +23,7 @@ from oracles.scoring import ScoreRequest
 
 TOP_K = 20
 SMALLEST = -20.0  # ln of the least mass a bucket is given
+NEXT_TOKENS = 8  # of a text, asked one by one
 SHIFT_GAP = 0.5  # nats; below it rows fit well enough not to look for a shift
 Ask = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
 Values = npt.NDArray[np.float64]
@@ -147,27 +148,57 @@ def k3(reference: Values, claimed: Values) -> Values:
 
 def self_consistency(
     ask: Ask, model: str, prompts: Sequence[Sequence[int]], *, max_tokens: int = 128, salt: str = "enginegate"
-) -> dict[str, Metric]:
-    """k3 between what decoding claims of sampled tokens and what prefilling the same tokens claims, by cache state.
+) -> tuple[dict[str, Metric], str]:
+    """k3 between what decoding claims of sampled tokens and what reading the same text claims, by cache state.
 
-    `cold`: nothing of the text is cached. `prefill-hit`: the same text was prefilled before. `decode-hit`: the text's
-    tail was written to the cache by decoding. States are told apart by vLLM's `cache_salt`; a server that ignores it
-    has the same cache in all three. Needs no reference: an honest engine agrees with itself. Raises OracleError.
+    `cold`: a prefill of the whole text. `prefill-hit`: the last tokens one by one, behind a beginning that this prefill
+    left in the cache. `decode-hit`: the same behind what decoding left there. States are told apart by vLLM's
+    `cache_salt`. A prefill cannot show the last two: vLLM reads no cache for a request with `prompt_logprobs`. Needs no
+    reference: an honest engine agrees with itself.
+
+    Returns:
+        the metrics, and why the cached states are not among them, if so.
+
+    Raises:
+        OracleError: the server lacks one of the routes, or its rows cannot be right.
     """
     states: dict[str, list[Values]] = {"cold": [], "prefill-hit": [], "decode-hit": []}
+    missing = ""
     for number, prompt in enumerate(prompts):
         written, read = f"{salt}-{number}-written", f"{salt}-{number}-read"
         rows = ask_decode(ask, model, prompt, max_tokens, temperature=1.0, top_k=1, cache_salt=written, seed=number)
         ids = [*prompt, *(row.token for row in rows)]
         claimed = np.array([row.logprob for row in rows])
-        for state, cache in (("cold", read), ("prefill-hit", read), ("decode-hit", written)):
-            prefilled = ask_prompt(ask, model, ids, 1, cache_salt=cache)[len(prompt) - 1 :]
-            states[state].append(k3(np.array([row.logprob for row in prefilled]), claimed))
-    metrics: dict[str, Metric] = {}
-    for state, texts in states.items():
-        means = np.array([values.mean() for values in texts])
-        error = float(means.std(ddof=1) / np.sqrt(len(means))) if len(means) > 1 else None
-        mean, n = float(np.concatenate(texts).mean()), sum(map(len, texts))
-        low, high = (None, None) if error is None else (mean - 1.96 * error, mean + 1.96 * error)
-        metrics[f"k3_{state}"] = Metric(value=mean, unit="nats/token", n=n, ci_low=low, ci_high=high)
-    return metrics
+        prefilled = ask_prompt(ask, model, ids, 1, cache_salt=read)[len(prompt) - 1 :]
+        states["cold"].append(k3(np.array([row.logprob for row in prefilled]), claimed))
+        last = min(len(rows), NEXT_TOKENS)
+        try:
+            for state, cache in (("prefill-hit", read), ("decode-hit", written)) if not missing else ():
+                seen = [_ask_next(ask, model, ids[:i], ids[i], cache) for i in range(len(ids) - last, len(ids))]
+                if not any(seen) and claimed[-last:].any():
+                    raise OracleError(
+                        "Log-probabilities of a token named by allowed_token_ids are those of that choice."
+                    )
+                states[state].append(k3(np.array(seen), claimed[-last:]))
+        except OracleError as error:
+            missing = str(error)
+    kept = {"cold": states["cold"]} if missing else states
+    return {f"k3_{state}": _text_mean(values) for state, values in kept.items()}, missing
+
+
+def _ask_next(ask: Ask, model: str, before: Sequence[int], token: int, cache: str) -> float:
+    """The log-probability of one token behind others that may be in the cache. Raises OracleError."""
+    row = ask_decode(ask, model, before, 1, top_k=1, allowed_token_ids=[token], cache_salt=cache)[0]
+    if row.token != token:
+        raise OracleError("Cached states need allowed_token_ids, which this server does not know.")
+    return row.logprob
+
+
+def _text_mean(texts: Sequence[Values]) -> Metric:
+    """Mean over tokens; its error is that of the texts' means."""
+    means = np.array([values.mean() for values in texts])
+    mean, n = float(np.concatenate(texts).mean()), sum(map(len, texts))
+    if len(means) < 2:
+        return Metric(value=mean, unit="nats/token", n=n)
+    error = 1.96 * float(means.std(ddof=1) / np.sqrt(len(means)))
+    return Metric(value=mean, unit="nats/token", n=n, ci_low=mean - error, ci_high=mean + error)

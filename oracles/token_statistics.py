@@ -14,7 +14,7 @@ from typing import Any
 from oracles.row_kernel import kernel_statistics, wanted
 
 # Rows of logits made at once (the product likes many) and reduced at once (a CPU's caches like few).
-LOGIT_BYTES_CPU, REDUCE_BYTES_CPU = 32 << 20, 4 << 20
+LOGIT_BYTES_CPU, REDUCE_BYTES_CPU = 32 << 20, 16 << 20
 LOGIT_BYTES_GPU = 1 << 29
 ROW_MULTIPLE = 128
 GROUP = 64
@@ -56,6 +56,7 @@ def reduce_rows(model: Any, hidden: Any, targets: Any, barred: tuple[Any, Any] |
         else:
             pieces = zip(logits.split(few), targets[part].split(few), strict=True)
             done.extend(row_statistics(piece, tokens, top_k, scratch) for piece, tokens in pieces)
+            del logits, pieces  # before the next chunk is made
     return [torch.cat(column) for column in zip(*done, strict=True)]
 
 

@@ -262,19 +262,29 @@ def test_rows_of_the_neighbouring_position_are_refused() -> None:
             check_alignment(np.roll(truth, shift), truth, "text")
 
 
+def bent_in(phase: str) -> Server:
+    return Server(lambda logits, now: logits * (1.3 if now == phase else 1))
+
+
 def test_an_engine_agrees_with_itself_or_is_found() -> None:
     prompts = texts(4, 10)
-    honest = self_consistency(Server(), "m", prompts, max_tokens=8)
-    assert set(honest) == {"k3_cold", "k3_prefill-hit", "k3_decode-hit"}
+    honest, missing = self_consistency(Server(), "m", prompts, max_tokens=8)
+    assert set(honest) == {"k3_cold", "k3_prefill-hit", "k3_decode-hit"} and not missing
     assert all(metric.value == pytest.approx(0, abs=1e-5) for metric in honest.values())
-    bent = self_consistency(
-        Server(lambda logits, phase: logits * (1.3 if phase == "decode" else 1)), "m", prompts, max_tokens=8
-    )
-    assert all(metric.value > 0.01 for metric in bent.values())  # type: ignore[operator]
+    decode, _ = self_consistency(bent_in("decode"), "m", prompts, max_tokens=8)
+    assert all(metric.value > 0.01 for metric in decode.values())  # type: ignore[operator]
+    cache, _ = self_consistency(bent_in("cached"), "m", prompts, max_tokens=8)
+    assert {name for name, metric in cache.items() if metric.value > 0.01} == {"k3_prefill-hit", "k3_decode-hit"}  # type: ignore[operator]
 
 
 def test_cache_states_differ_in_their_salt_alone() -> None:
     server = Server()
     self_consistency(server, "m", texts(1, 10), max_tokens=4)
-    salts = [body["cache_salt"] for body in server.asked]
-    assert salts == ["enginegate-0-written", "enginegate-0-read", "enginegate-0-read", "enginegate-0-written"]
+    salts = [body["cache_salt"].removeprefix("enginegate-0-") for body in server.asked]
+    assert salts == ["written", "read", *["read"] * 4, *["written"] * 4]
+    assert [len(body["prompt"]) for body in server.asked] == [10, 14, *[10, 11, 12, 13] * 2]
+
+
+def test_a_server_that_lets_no_token_be_named_gives_the_cold_state_alone() -> None:
+    found, missing = self_consistency(Server(restricts=False), "m", texts(2, 10), max_tokens=4)
+    assert set(found) == {"k3_cold"} and "allowed_token_ids" in missing

@@ -22,7 +22,9 @@ def legacy(tokens: Sequence[Any], logprobs: Sequence[Any], tops: Sequence[Any] |
 class Server:
     """vLLM's completions endpoint in front of the tiny model; `bend` changes the logits it serves.
 
-    `noise` draws the tokens at T > 0 (a contract of oracles.sampling); without it torch.multinomial does.
+    `bend` is told the phase: prefill, decode, or cached for a token behind a text that may be in the cache.
+    `restricts`: it knows `allowed_token_ids`. `noise` draws the tokens at T > 0 (a contract of oracles.sampling);
+    without it torch.multinomial does.
     """
 
     def __init__(
@@ -30,8 +32,9 @@ class Server:
         bend: Callable[[torch.Tensor, str], torch.Tensor] = lambda logits, phase: logits,
         noise: Callable[[int, int, int, int], Any] | None = None,
         scaled: bool = False,
+        restricts: bool = True,
     ) -> None:
-        self.bend, self.noise, self.scaled = bend, noise, scaled
+        self.bend, self.noise, self.scaled, self.restricts = bend, noise, scaled, restricts
         self.asked: list[Mapping[str, Any]] = []
 
     def logprobs(self, ids: Sequence[int], phase: str) -> torch.Tensor:
@@ -57,8 +60,11 @@ class Server:
         generator = torch.Generator().manual_seed(seed)
         noise = self.noise(seed, len(ids) - 1, body["max_tokens"], 512) if self.noise and temperature else None
         for step in range(body["max_tokens"]):
-            row = self.logprobs(ids, "decode")[-1]
-            if not temperature:
+            only = body.get("allowed_token_ids") if self.restricts else None
+            row = self.logprobs(ids, "cached" if only else "decode")[-1]
+            if only:
+                token = only[0]
+            elif not temperature:
                 token = int(row.argmax())
             elif noise is None:
                 token = int(torch.multinomial((row / temperature).softmax(-1), 1, generator=generator))
