@@ -12,7 +12,7 @@ from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any
 
-BLOCK, GROUP = 4096, 64
+BLOCK, GROUP, WARPS = 4096, 64, 8
 SWITCH = "ENGINEGATE_ROW_KERNEL"
 
 
@@ -30,7 +30,17 @@ def kernel_statistics(logits: Any, targets: Any, top_k: int) -> tuple[Any, ...]:
     numbers = torch.empty((5, count), dtype=torch.float32, device=logits.device)
     maxima = torch.empty((count, groups), dtype=torch.float32, device=logits.device)
     _kernel()[(count,)](
-        logits, targets, numbers, maxima, logits.stride(0), count, vocab, groups, block=BLOCK, group=GROUP
+        logits,
+        targets,
+        numbers,
+        maxima,
+        logits.stride(0),
+        count,
+        vocab,
+        groups,
+        block=BLOCK,
+        group=GROUP,
+        num_warps=WARPS,
     )
     token, best, lse, entropy, rank = numbers
     chosen = maxima.topk(min(max(top_k, 1), groups), -1, sorted=False).indices
@@ -45,18 +55,19 @@ def _kernel() -> Any:
     import triton
     import triton.language as tl
 
-    def statistics(  # noqa: PLR0913, PLR0917  # a kernel takes pointers and sizes one by one
-        logits: Any,
-        targets: Any,
-        numbers: Any,
-        maxima: Any,
-        stride: Any,
-        count: Any,
-        vocab: Any,
-        groups: Any,
+    # Without annotations: the compiler takes each for a variable of the kernel and finds none.
+    def statistics(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917
+        logits,
+        targets,
+        numbers,
+        maxima,
+        stride,
+        count,
+        vocab,
+        groups,
         block: tl.constexpr,
         group: tl.constexpr,
-    ) -> None:
+    ):
         row = tl.program_id(0).to(tl.int64)
         line = logits + row * stride
         token = tl.load(line + tl.load(targets + row)).to(tl.float32)

@@ -7,12 +7,13 @@ every expert path there is (moe_variants.py); peak memory over F; how far scores
 8,192 tokens against equal ones. Needs torch, transformers, numpy and a GPU; no file is read. Every variant is tried on
 its own, and those that would begin after --budget seconds of a shape are left out.
 
-    python scripts/gpu/bench_scoring.py [dense moe] [--tokens 16384] [--budget 200] [--profile]
+    python scripts/gpu/bench_scoring.py [dense moe] [--tokens 16384] [--batch 16384] [--only NAME] [--budget 200]
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
 import time
@@ -31,6 +32,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from oracles import row_kernel
 from oracles.reference import LocalReference, compile_layers
 from oracles.scoring import ScoreRequest, batches, score
 
@@ -45,7 +47,11 @@ MOE = {
     "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128,
     "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768, "norm_topk_prob": True,
 }  # fmt: skip
-MIXED = [64] * 32 + [256] * 16 + [1024] * 8 + [2048] * 4 + [4096] * 2 + [8192] * 2
+# The same tokens at every length (a token has 1,020 others to attend to on average), and most at the longest (2,061).
+MIXES = {
+    "even": [length for length in (64, 128, 256, 512, 1024, 2048, 4096, 8192) for _ in range(8192 // length)],
+    "long": [64] * 32 + [256] * 16 + [1024] * 8 + [2048] * 4 + [4096] * 2 + [8192] * 2,
+}
 
 
 def random_reference(shape: dict[str, Any], layers: int | None) -> LocalReference:
@@ -69,10 +75,12 @@ def requests(reference: LocalReference, lengths: list[int]) -> list[ScoreRequest
     return [ScoreRequest(row[:1], row[1:]) for row in rows]
 
 
-def hidden_states(reference: LocalReference, work: list[ScoreRequest]) -> list[torch.Tensor]:
+def hidden_states(
+    reference: LocalReference, work: list[ScoreRequest], batch_tokens: int | None = None
+) -> list[torch.Tensor]:
     """The decoder's output for the batches that scoring makes."""
     decoder, states = reference.model.get_decoder(), []
-    for batch in batches(reference, work):
+    for batch in batches(reference, work, batch_tokens):
         longest = max(len(work[i]) for i in batch)
         ids = torch.zeros((len(batch), longest), dtype=torch.long)
         for row, i in enumerate(batch):
@@ -81,18 +89,18 @@ def hidden_states(reference: LocalReference, work: list[ScoreRequest]) -> list[t
     return states
 
 
-def forward(reference: LocalReference, work: list[ScoreRequest]) -> None:
+def forward(reference: LocalReference, work: list[ScoreRequest], batch_tokens: int | None = None) -> None:
     """F."""
     head = reference.model.get_output_embeddings()
-    for states in hidden_states(reference, work):
+    for states in hidden_states(reference, work, batch_tokens):
         for part in states.split(PLAIN_ROWS):
             head(part)
 
 
-def plain(reference: LocalReference, work: list[ScoreRequest]) -> None:
+def plain(reference: LocalReference, work: list[ScoreRequest], batch_tokens: int | None = None) -> None:
     """What is simple: chunks, log-sum-exp, top k."""
     head = reference.model.get_output_embeddings()
-    for states in hidden_states(reference, work):
+    for states in hidden_states(reference, work, batch_tokens):
         for part in states.split(PLAIN_ROWS):
             logits = head(part)
             (logits.logsumexp(-1), logits.topk(TOP_K, -1))
@@ -109,51 +117,64 @@ def once(task: Callable[[], Any]) -> tuple[float, float]:
         return time.perf_counter() - began, (torch.cuda.max_memory_allocated() - before) / 1e9
 
 
-def measure(name: str, reference: LocalReference, tokens: int, rounds: int) -> None:
+def scoring(reference: LocalReference, work: list[ScoreRequest], asked: argparse.Namespace, kernel: bool) -> list[Any]:
+    """The scoring, its rows reduced by the compiler's kernels or by ours."""
+    os.environ[row_kernel.SWITCH] = "1" if kernel else ""
+    return score(reference, work, top_k=TOP_K, batch_tokens=asked.batch)
+
+
+def measure(name: str, reference: LocalReference, asked: argparse.Namespace) -> None:
     """One line for the model as it is now: all tasks in turn, round after round."""
-    work = requests(reference, [1024] * (tokens // 1024))
+    work = requests(reference, [1024] * (asked.tokens // 1024))
     tasks: dict[str, Callable[[], Any]] = {
-        "hidden": lambda: hidden_states(reference, work),
-        "F": lambda: forward(reference, work),
-        "plain": lambda: plain(reference, work),
-        "scoring": lambda: score(reference, work, top_k=TOP_K),
+        "hidden": lambda: hidden_states(reference, work, asked.batch),
+        "F": lambda: forward(reference, work, asked.batch),
+        "plain": lambda: plain(reference, work, asked.batch),
+        "scoring": lambda: scoring(reference, work, asked, kernel=False),
     }
+    if not asked.no_kernel:
+        tasks["row kernel"] = lambda: scoring(reference, work, asked, kernel=True)
     began = time.perf_counter()
     for task in tasks.values():
         once(task)
     warm = time.perf_counter() - began
     seen: dict[str, list[float]] = {what: [] for what in tasks}
     memory: dict[str, float] = {}
-    for _ in range(rounds):
+    for _ in range(asked.rounds):
         for what, task in tasks.items():
             seconds, memory[what] = once(task)
             seen[what].append(seconds)
-    ratio = statistics.median(f / s for f, s in zip(seen["F"], seen["scoring"], strict=True))
-    rates = {what: tokens / statistics.median(times) for what, times in seen.items()}
-    columns = "".join(f"{what} {rate:>9,.0f}  " for what, rate in rates.items())
-    over = memory["scoring"] - memory["F"]
-    print(f"{name:<34}{columns}scoring/F {ratio:.3f} at {over:+.2f} GB  (warm-up {warm:.0f} s)", flush=True)
+    rates = {what: asked.tokens / statistics.median(times) for what, times in seen.items()}
+    columns = "".join(f"{what} {rate:>7,.0f}  " for what, rate in rates.items())
+    print(f"{name:<34}{columns} (warm-up {warm:.0f} s)", flush=True)
+    for what in ("scoring", "row kernel"):
+        if what in seen:
+            ratio = statistics.median(f / s for f, s in zip(seen["F"], seen[what], strict=True))
+            print(f"    {what}/F {ratio:.3f} at {memory[what] - memory['F']:+.2f} GB", flush=True)
 
 
-def mixed(name: str, reference: LocalReference) -> None:
+def mixed(name: str, reference: LocalReference, asked: argparse.Namespace) -> None:
     """Mixed lengths against equal ones (the same tokens, in 1,024s), in scoring and in F.
 
     A long sequence costs more: at 8,192 tokens causal attention adds half of a 3 B mixture's arithmetic. What F loses
     on the same batches is that and the batches; what scoring loses beyond it is scoring's own.
     """
-    equal = requests(reference, [1024] * (sum(MIXED) // 1024))
-    various = requests(reference, MIXED)
-    tasks = {"scoring": lambda work: score(reference, work, top_k=TOP_K), "F": lambda work: forward(reference, work)}
-    rates: dict[tuple[str, str], list[float]] = {}
-    for _ in range(4):
-        for task, run in tasks.items():
-            for what, work in (("equal", equal), ("mixed", various)):
-                seconds, _ = once(lambda run=run, work=work: run(work))  # type: ignore[misc]
-                rates.setdefault((task, what), []).append(sum(map(len, work)) / seconds)
-    middle = {key: statistics.median(times[1:]) for key, times in rates.items()}
-    shares = [f"{task} {middle[task, 'mixed'] / middle[task, 'equal']:.3f}" for task in tasks]
-    rate = middle["scoring", "mixed"]
-    print(f"{name:<34}lengths 64 to 8,192: {rate:,.0f} tokens/s; of equal lengths: {', '.join(shares)}", flush=True)
+    tasks = {
+        "scoring": lambda work: scoring(reference, work, asked, kernel=not asked.no_kernel),
+        "F": lambda work: forward(reference, work, asked.batch),
+    }
+    for mix, lengths in MIXES.items():
+        equal, various = requests(reference, [1024] * (sum(lengths) // 1024)), requests(reference, lengths)
+        rates: dict[tuple[str, str], list[float]] = {}
+        for _ in range(4):
+            for task, run in tasks.items():
+                for what, work in (("equal", equal), ("mixed", various)):
+                    seconds, _ = once(lambda run=run, work=work: run(work))  # type: ignore[misc]
+                    rates.setdefault((task, what), []).append(sum(map(len, work)) / seconds)
+        middle = {key: statistics.median(times[1:]) for key, times in rates.items()}
+        shares = [f"{task} {middle[task, 'mixed'] / middle[task, 'equal']:.3f}" for task in tasks]
+        rate = middle["scoring", "mixed"]
+        print(f"{name:<34}{mix} mix: {rate:,.0f} tokens/s; of equal lengths: {', '.join(shares)}", flush=True)
 
 
 def compare(what: str, before: list[Any], after: list[Any]) -> None:
@@ -202,6 +223,8 @@ def run_shape(shape: str, asked: argparse.Namespace) -> None:
     short = requests(reference, [512] * 8)
     before: list[Any] = []
     for name, implementation, compiled in variants(shape):
+        if asked.only not in name:
+            continue
         if implementation in absent:
             print(f"{name:<34}not there: {absent[implementation]}")
             continue
@@ -211,15 +234,17 @@ def run_shape(shape: str, asked: argparse.Namespace) -> None:
 
         def variant(name: str = name, way: str | None = implementation, compiled: bool = compiled) -> None:
             _set(reference.model, way, compiled)
-            measure(name, reference, asked.tokens, asked.rounds)
-            scores = score(reference, short, top_k=TOP_K)
+            measure(name, reference, asked)
+            scores = scoring(reference, short, asked, kernel=False)
             if not before:
                 before.extend(scores)
                 compare("  floor: one by one", before, score(reference, short, top_k=TOP_K, batch_tokens=512))
             else:
                 compare("  from the first variant", before, scores)
+            if not asked.no_kernel:
+                compare("  by the row kernel", scores, scoring(reference, short, asked, kernel=True))
             if compiled or shape == "dense":
-                mixed("  " + name, reference)
+                mixed("  " + name, reference, asked)
             if asked.profile:
                 profile(reference, requests(reference, [1024] * (asked.tokens // 1024)))
 
@@ -251,6 +276,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("shapes", nargs="*", default=["dense", "moe"], choices=["dense", "moe"])
     parser.add_argument("--tokens", type=int, default=16384)
+    parser.add_argument("--batch", type=int, help="tokens in a batch; default: what the product finds by itself")
+    parser.add_argument("--only", default="", help="only variants whose name contains this")
+    parser.add_argument("--no-kernel", action="store_true", help="without the Triton row kernel")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--budget", type=float, default=200, help="seconds after which a shape begins no variant")
     parser.add_argument("--layers", type=int, help="fewer layers, for a try")
