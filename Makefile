@@ -71,7 +71,8 @@ tasks-check: venv
 
 # Task items in the stream against load, lm-eval and a KL pass one after the other.
 bench-one-stream: venv
-	$(BIN)/python benchmarks/one_stream.py $(ARGS)
+	scripts/vllm_venv.sh "$${VLLM_VENV:-.venv-vllm}"
+	VLLM_VENV="$${VLLM_VENV:-.venv-vllm}" $(BIN)/python benchmarks/one_stream.py $(ARGS)
 
 # The client's bias on a mock of known speed, enginegate's own overhead over bare AIPerf, reading of raw exports.
 bench-traffic: venv

@@ -4,8 +4,11 @@
 
 One stream: a gate of two pairs with `--items` items of the offline pack in chat traffic at eight in flight, scored
 under the reference and graded. Apart: the same gate without tasks (AIPerf and scoring), then plain lm-eval on the same
-items for each arm, then the KL pass: the load's prompts asked once more with log-probabilities, for each arm. With
---dir, finished parts are not measured again. The last line is `one_stream_s=... separate_s=... ratio=...`; at most 0.6.
+items for each arm, one request at a time as is its default, then the KL pass: the load's prompts asked once more with
+log-probabilities, for each arm. The engine is vLLM out of $VLLM_VENV on one thread, or what --url names; it is up
+before anything is measured, and must not cache prompts, since both ways ask the same ones. With --dir, finished parts
+are not measured again; with --parts N, it stops after N parts more. The last line is
+`one_stream_s=... separate_s=... ratio=...`; at most 0.6.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ import orjson
 import pyarrow.parquet as pq
 
 from harness import pipeline
-from harness.demo import MODEL_NAME, free_ports, llama_server
+from harness.demo import MODEL_NAME, free_ports, vllm_server
 from harness.demo_models import prepare_models
 from harness.endpoint import Engines
 from harness.plan import Plan, check_files, make_plan
@@ -42,12 +45,13 @@ def main() -> int:
     parser.add_argument("--items", type=int, default=400)
     parser.add_argument("--load", type=int, default=24, help="load requests in each visit")
     parser.add_argument("--dir", type=Path, default=Path("runs") / time.strftime("one-stream-%Y%m%d-%H%M%S"))
-    parser.add_argument("--url", help="an engine that is up; default: the embedded one")
+    parser.add_argument("--url", help="an engine that is up, without a prefix cache; default: vLLM")
     parser.add_argument("--model", default=MODEL_NAME)
+    parser.add_argument("--parts", type=int, default=99, help="end after so many more; --dir goes on from there")
     options = parser.parse_args()
     root: Path = options.dir
     plan = _plan(options, tasks=True)
-    times = Times(root / "times.json")
+    times = Times(root / "times.json", options.parts)
     with Engines(plan, root / "engine") as engines, engines.serving("baseline"):
         url = plan.endpoints.baseline.all_urls[0]
         times.measure("one stream", lambda: _gate(plan, root / "with-tasks"))
@@ -78,14 +82,17 @@ class Said:
 class Times:
     """Seconds by part, kept in a file so that an interrupted benchmark goes on."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, parts: int) -> None:
+        self.path, self.parts = path, parts
         self.seconds: dict[str, float] = json.loads(path.read_text()) if path.is_file() else {}
 
     def measure(self, name: str, work: Callable[[], object]) -> None:
         """Do the work, unless it was measured before."""
         if name in self.seconds:
             return
+        if not self.parts:
+            raise SystemExit(f"{name}: not measured yet; go on with --dir {self.path.parent}")
+        self.parts -= 1
         began = time.monotonic()
         work()
         self.seconds[name] = time.monotonic() - began
@@ -100,7 +107,7 @@ def _plan(options: argparse.Namespace, *, tasks: bool, url: str | None = None) -
     (port,) = free_ports(1)
     served = options.url or url or f"http://127.0.0.1:{port}"
     engine: dict[str, Any] = {"url": served, "model": options.model}
-    launch = {} if options.url or url else {"launch": llama_server(models.gguf["Q4_1"], port, threads=2)}
+    launch = {} if options.url or url else {"launch": vllm_server(models.reference, port, "--no-enable-prefix-caching")}
     data: dict[str, Any] = {
         "model": options.model,
         "reference": {"path": str(models.reference)},

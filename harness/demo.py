@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 from dataclasses import dataclass
@@ -123,6 +124,16 @@ def llama_server(gguf: Path, port: int, *, threads: int) -> str:
     return (
         f"exec {sys.executable} -m harness.demo_engines.llama_server --model '{gguf}' --alias {MODEL_NAME} "
         f"--port {port} --threads {threads} --parallel 4"
+    )
+
+
+def vllm_server(model: Path, port: int, *options: str) -> str:
+    """The launch command of a real vLLM on the CPU, out of $VLLM_VENV (scripts/vllm_venv.sh makes it)."""
+    return (
+        "HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1 VLLM_CPU_KVCACHE_SPACE=1 OMP_NUM_THREADS=1 "
+        f"exec '{os.environ.get('VLLM_VENV', '.venv-vllm')}/bin/python' -m vllm.entrypoints.openai.api_server "
+        f"--model '{model}' --served-model-name {MODEL_NAME} --dtype bfloat16 --max-model-len 2048 "
+        f"--max-num-seqs 8 --enforce-eager --host 127.0.0.1 --port {port} {' '.join(options)}"
     )
 
 

@@ -15,7 +15,7 @@ from oracles.atomic import write_table
 from oracles.task_answers import TaskAnswer, read_answer
 from oracles.task_loading import TaskSpec, load
 from oracles.task_model import Question, TaskError, replay_model, run_tasks
-from oracles.tasks import TaskItem, score_key, sha256_of
+from oracles.tasks import TaskItem, by_document, score_key, sha256_of
 
 INVALID = "[invalid]"  # what lm-eval's own filters leave when nothing could be extracted
 
@@ -103,10 +103,7 @@ def _grade_repeat(
     chat: bool,
 ) -> list[dict[str, Any]]:
     """All items of one entry with their `repeat`-th answers; items without one are graded as "" and left out."""
-    chosen: dict[str, list[int]] = defaultdict(list)
-    for item in items:
-        chosen[item.task].append(item.doc)
-    at = {(item.task, item.doc): item for item in items}
+    chosen, at = by_document(items)
     answers: dict[str, TaskAnswer] = {}
 
     def replay(question: Question) -> str:

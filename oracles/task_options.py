@@ -28,7 +28,7 @@ from oracles.task_answers import TaskAnswer
 from oracles.task_grades import graded_row
 from oracles.task_loading import TaskSpec, load
 from oracles.task_model import TaskError, run_tasks
-from oracles.tasks import TaskAbout, TaskItem, about_task, choose, item_name, score_key
+from oracles.tasks import TaskAbout, TaskItem, about_task, by_document, choose, item_name, score_key
 
 IN_FLIGHT = 4
 OPTIONS = pa.schema(
@@ -163,10 +163,7 @@ def _grade_entry(
     said: Mapping[str, Mapping[int, Mapping[str, Any]]],
     encode: Encode,
 ) -> list[dict[str, Any]]:
-    chosen: dict[str, list[int]] = defaultdict(list)
-    for item in items:
-        chosen[item.task].append(item.doc)
-    at = {(item.task, item.doc): item for item in items}
+    chosen, at = by_document(items)
     asked: dict[str, list[_Asked]] = defaultdict(list)
 
     def replay(one: _Asked) -> tuple[float, bool]:

@@ -124,10 +124,10 @@ def _differences(baseline: pd.DataFrame, candidate: pd.DataFrame) -> dict[str, M
 
 
 def _mean(values: pd.Series[Any], cluster: pd.Series[Any], unit: str) -> Metric:
-    """A hundredfold mean with its clustered two-sided 95 % interval; none from a single cluster."""
+    """A hundredfold mean with its clustered two-sided 95 % interval; none where nothing varied or in one cluster."""
     mean, error, n = _clustered(values.to_numpy(dtype=float), cluster)
     clusters = cluster.nunique()
-    if clusters < 2:
+    if clusters < 2 or not error:
         return Metric(value=100 * mean, unit=unit, n=n)
     half = float(stats.t.ppf(0.975, clusters - 1)) * error
     return Metric(value=100 * mean, unit=unit, n=n, ci_low=100 * (mean - half), ci_high=100 * (mean + half))

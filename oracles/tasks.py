@@ -171,6 +171,14 @@ def read_items(path: Path) -> list[TaskItem]:
     return [TaskItem(**row | {"stop": tuple(row["stop"])}) for row in rows]
 
 
+def by_document(items: Sequence[TaskItem]) -> tuple[dict[str, list[int]], dict[tuple[str, int], TaskItem]]:
+    """(task -> its documents as the items have them, (task, document) -> item): what grading finds its items by."""
+    chosen: dict[str, list[int]] = {}
+    for item in items:
+        chosen.setdefault(item.task, []).append(item.doc)
+    return chosen, {(item.task, item.doc): item for item in items}
+
+
 def item_name(task: str, doc: int) -> str:
     """What an item is called everywhere in a run."""
     return f"task/{task}/{doc}"

@@ -22,6 +22,7 @@ _COLUMNS = (
     Column("Baseline", "number", "task_score"),
     Column("95 % interval, baseline", "interval", "interval_95"),
     Column("Difference", "number", "tasks"),
+    Column("95 % interval, difference", "interval", "interval_95"),
     Column("Lost", "number", "flip_lost"),
     Column("Gained", "number", "flip_gained"),
     Column("Items", "number", "n"),
@@ -65,18 +66,18 @@ def tasks_table(
         lost, gained = (None, None) if task in _SPLITS else ways  # a flip names its task only
         mine, theirs = as_number(one.get("value")), as_number(other.get("value"))
         apart = mine - theirs if mine is not None and theirs is not None else None
+        paired = as_dict(scores["candidate"].get(f"difference.{task}" if task else "difference"))
         rows.append(
             TableRow((
                 text(clean(task, 120) or "all tasks"), num(mine, "%"), _ends(one), num(theirs, "%"), _ends(other),
-                num(apart, "pt"), _count(lost), _count(gained),
-                Item(wording.number(as_number(one.get("n"))), as_number(one.get("n"))),
+                num(apart, "pt"), _ends(paired), _count(lost), _count(gained), _count(as_number(one.get("n"))),
             ))
         )  # fmt: skip
     return Table(oracle, title, _COLUMNS, tuple(rows))
 
 
-def _count(value: int | None) -> Item:
-    return num(None) if value is None else Item(f"{value:,}", value)
+def _count(value: float | None) -> Item:
+    return num(None) if value is None else Item(f"{value:,.0f}", value)
 
 
 def _ends(metric: dict[str, Any]) -> Item:

@@ -27,6 +27,14 @@ TASKS = (
         "items", "oracles/*/flips.parquet",
     ),
     Definition(
+        "grade", "Grade", "What lm-eval gave the answer; a fate other than graded stands below it and counts as 0.",
+        "1 right, 0 wrong, or a part", "", "oracles/*/tasks.parquet",
+    ),
+    Definition(
+        "flip", "Flip", "Whether the candidate lost or gained this answer against the baseline.",
+        "sign of the grades' difference", "", "oracles/*/tasks.parquet",
+    ),
+    Definition(
         "score", "Score", "Share of items answered right: over all, by task, and on public and sealed items apart.",
         "mean over items, repeats averaged; interval clustered by passage or template", "%", _TASKS,
     ),

@@ -27,6 +27,7 @@ from reports.tables import (
     signals_table,
     visits_table,
 )
+from reports.task_items import items_table
 
 MAX_PROFILES = 10  # with charts of their own; the tables have all
 MAX_DISTRIBUTIONS = 3  # cells, the ones closest to their bars
@@ -161,7 +162,8 @@ def _accuracy(run: Run, scored: dict[str, Scored]) -> Section:
         if scored
         else "No answer of this run was scored under a reference, so nothing is known about accuracy."
     )
-    tables = (tasks_table(run, flips), options_table(run), divergence_table(scored), oracle_table(run))
+    every = () if run.held_out else (items_table(run), items_table(run, "options"))
+    tables = (tasks_table(run, flips), options_table(run), *every, divergence_table(scored), oracle_table(run))
     arms = tuple(arm for arm in ("candidate", "baseline", "floor") if arm in scored)
     told = () if run.held_out else (flipped(run, flips), furthest(run))
     shown = tuple(gallery for gallery in told if gallery.examples)

@@ -15,7 +15,8 @@ FOLDED_ROWS = 14
 class Column:
     """`define`: key of the definition behind the "?".
 
-    `kind` is `number`, `spread` (a number and its range), `interval`, `state`, `text` or `reason`.
+    `kind` is `number`, `spread` (a number and its range), `interval`, `state`, `text`, `reason` or `answer`
+    (an engine's text, broken anywhere).
     """
 
     label: str

@@ -30,7 +30,7 @@ import yaml
 from tokenizers import Tokenizer
 
 from harness import pipeline
-from harness.demo import MODEL_NAME, free_ports, llama_server
+from harness.demo import MODEL_NAME, free_ports, llama_server, vllm_server
 from harness.demo_models import DemoModels, prepare_models
 from harness.endpoint import Engines
 from harness.plan import Plan, check_files, make_plan
@@ -113,17 +113,14 @@ def compare(root: Path, plain: Path) -> int:
 
 def _plan(models: DemoModels, items: int) -> Plan:
     vllm_port, llama_port = free_ports(2)
-    vllm = (
-        "HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1 VLLM_CPU_KVCACHE_SPACE=1 OMP_NUM_THREADS=1 "
-        f"exec '{os.environ.get('VLLM_VENV', '.venv-vllm')}/bin/python' -m vllm.entrypoints.openai.api_server "
-        f"--model '{models.reference}' --served-model-name {MODEL_NAME} --dtype bfloat16 --max-model-len 2048 "
-        f"--max-num-seqs 8 --enforce-eager --host 127.0.0.1 --port {vllm_port}"
-    )
     data = {
         "model": MODEL_NAME,
         "reference": {"path": str(models.reference)},
         "endpoints": {
-            "baseline": {"url": f"http://127.0.0.1:{vllm_port}", "launch": vllm},
+            "baseline": {
+                "url": f"http://127.0.0.1:{vllm_port}",
+                "launch": vllm_server(models.reference, vllm_port),
+            },
             "candidate": {
                 "url": f"http://127.0.0.1:{llama_port}",
                 "launch": llama_server(models.gguf["Q4_0"], llama_port, threads=1),

@@ -7,6 +7,7 @@ import io
 import json
 import re
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ from reports.pair_series import PairSeries
 from reports.run_data import read_run
 from reports.sections import sections
 from reports.svg import as_svg
+from reports.task_items import items_table
 from reports.verdict_data import STATUSES
 from tests.made_runs import Made, make_run
 
@@ -455,7 +457,9 @@ def flipped_run(passing: Path, tmp_path: Path) -> Path:
     pq.write_table(pa.Table.from_pylist(rows), run / "oracles" / "tasks" / "flips.parquet")
     for arm, value in (("candidate", 71.0), ("baseline", 74.0)):
         metric = {"value": value, "unit": "%", "n": 200, "ci_low": value - 6, "ci_high": value + 6}
+        apart = {"value": -3.0, "unit": "pt", "n": 200, "ci_low": -5.0, "ci_high": -1.0}
         result = {"oracle": "tasks", "arm": arm, "status": "scored", "metrics": {"score": metric, "score.sums": metric}}
+        result["metrics"] |= {"difference": apart}
         (run / "oracles" / arm / "tasks.json").write_text(json.dumps(result))
     return run
 
@@ -464,7 +468,7 @@ def test_flips_are_counted_both_ways_and_shown_side_by_side(passing: Path, tmp_p
     run = read_run(flipped_run(passing, tmp_path))
     flips = read_flips(run)
     rows = {row.items[0].shown: [item.shown for item in row.items] for row in tasks_table(run, flips).rows}
-    assert rows["all tasks"][5:8] == ["-3.00 pt", "6", "2"] and rows["sums"][6:8] == ["5", "1"]
+    assert rows["all tasks"][5:] == ["-3.00 pt", "-5.00 to -1.00", "6", "2", "200"] and rows["sums"][7:9] == ["5", "1"]
     gallery = flipped(run, flips)
     assert len(gallery.examples) == 5
     assert {example.where.partition(" ")[0] for example in gallery.examples} == {"sums", "needles"}
@@ -473,6 +477,21 @@ def test_flips_are_counted_both_ways_and_shown_side_by_side(passing: Path, tmp_p
     html = page_of(run.root, tmp_path)
     assert "6 answers right for the baseline and wrong for the candidate, 2 the other way round" in html
     assert "&lt;script&gt;5" in html and "<script>5" not in html
+
+
+def test_every_item_is_shown_with_both_answers_and_grades_the_flips_first() -> None:
+    run = read_run(ROOT / "tests" / "golden_runs" / "tasks")
+    graded = pq.read_table(run.root / "oracles" / "candidate" / "tasks.parquet").to_pylist()
+    rows = items_table(run).rows
+    assert len(rows) == len(graded) == 70
+    flips = Counter(row["direction"] for row in read_flips(run))
+    assert [row.state for row in rows[: flips.total()]] == ["lost"] * flips["lost"] + ["gained"] * flips["gained"]
+    shown = {row.items[0].shown: row for row in rows}
+    for one in graded:
+        row = shown[one["item"].removeprefix("task/")].items
+        assert row[1].shown[:40] == one["target"][:40] and row[2].shown[:40] == one["extracted"][:40]
+        assert row[3].value == one["score"]
+    assert any(row.items[2].below for row in rows), "the whole answer, where lm-eval took a part out of it"
 
 
 def test_the_kl_tail_is_drawn_from_what_the_oracle_wrote(passing: Path, tmp_path: Path) -> None:

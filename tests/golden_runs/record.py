@@ -21,9 +21,10 @@ from tokenizers.models import WordLevel
 HERE = Path(__file__).parent
 TEXT = ("verdict.json", "plan.yaml", "environment.json", "calibration.json", "engines/*.json", "pairs/*/pair.json")
 TEXT += ("pairs/*/*/measurements.json", "pairs/*/*/visit.json", "oracles/*/*.json")
+REQUESTS = "pairs/*/*/requests.parquet"
 TABLES = {
     "pairs/*/workload.parquet": ("line", "messages"),
-    "pairs/*/*/requests.parquet": ("line", "cell", "kind", "status", "ttft_ms", "tpot_ms", "text"),
+    REQUESTS: ("line", "cell", "kind", "status", "ttft_ms", "tpot_ms", "text"),
     "oracles/*/tokens.parquet": (
         "pair", "line", "cell", "item", "stratum", "greedy", "tokens", "margin_sum", "margin_max", "top1",
         "flips_inexcusable", "loop_share", "margins", "ranks", "ids", "choices",
@@ -32,6 +33,7 @@ TABLES = {
         "item", "task", "direction", "pair", "line", "question", "target", "baseline_extracted", "candidate_extracted",
         "baseline_answer", "candidate_answer", "baseline_fate", "candidate_fate",
     ),
+    "oracles/*/tasks.parquet": ("item", "repeat", "target", "extracted", "fate", "score", "text"),
 }  # fmt: skip
 _PATH = re.compile(r"/(?:root|home|work|tmp|opt|usr|var)/(?:[\w.@+-]+/)*")
 
@@ -48,7 +50,11 @@ def record(run: Path, name: str) -> Path:
     for pattern, columns in TABLES.items():
         for path in run.glob(pattern):
             table = pq.read_table(path)
-            names = [name for name in columns if name in table.column_names and not (name == "text" and spoken)]
+            names = [
+                name
+                for name in columns
+                if name in table.column_names and not (pattern == REQUESTS and name == "text" and spoken)
+            ]
             kept = _short_messages(table.select(names))
             pq.write_table(kept, _at(out, run, path), compression="zstd", compression_level=19)
     _tokenizer(run, out)
