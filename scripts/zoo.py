@@ -5,6 +5,7 @@
     python scripts/zoo.py --live              a handful of engines before running llama.cpp servers
     python scripts/zoo.py --sample 3          honest ones and a rotating sample of the others
     python scripts/zoo.py --fast              the honesty oracles alone on the virtual clock, no AIPerf, no model
+    python scripts/zoo.py --only drive        one stage alone: record, drive (on a quiet machine) or judge
 
 Engines play answers that three real models gave once (Q4_1, Q4_0 and Q8_0 of one small one; tests/engines/recorded.py)
 at a set pace, and AIPerf drives several of them in one process, each in its own phases (tests/engines/parade.py). One
@@ -28,7 +29,7 @@ from tests.engines.cheats import catalogue  # noqa: E402
 from tests.engines.dialects import DIALECTS  # noqa: E402
 from tests.engines.fast import NEEDS_PIPELINE, FastGate, fast_gate  # noqa: E402
 from tests.engines.honest import engines as honest_engines  # noqa: E402
-from tests.engines.matrix import Entry, Row, page, summary  # noqa: E402
+from tests.engines.matrix import STAGES, Entry, Row, page, summary  # noqa: E402
 
 # One for each way in: weights, load, client, text, memory, timing and counting; before real servers (--live).
 LIVE = (
@@ -50,7 +51,7 @@ def main() -> None:
     parser.add_argument("--live", action="store_true", help="before running llama.cpp servers, a handful of engines")
     parser.add_argument("--sample", type=int, help="so many dishonest engines, another choice every day")
     parser.add_argument("--honest-runs", type=int, default=1, help="gates of the honest engine in each dialect")
-    parser.add_argument("--only-driven", action="store_true", help="no traffic: judge whose visits are in --out")
+    parser.add_argument("--only", choices=STAGES, help="one stage; judge: those whose visits are in --out")
     parser.add_argument("--score-needed", action="store_true", help="the reference only where a named check needs it")
     parser.add_argument("--out", type=Path, help="default: runs/zoo, or runs/zoo-live")
     parser.add_argument("--page", type=Path, help="where the table goes; default: docs/zoo.md after a whole matrix")
@@ -64,8 +65,10 @@ def main() -> None:
         from tests.engines.gates import judge_all  # noqa: PLC0415 - torch and the models, which --fast does without
 
         out = (args.out or ROOT / "runs" / name).resolve()
-        made = judge_all(chosen, out, only_driven=args.only_driven, score_all=not args.score_needed, live=args.live)
+        made = judge_all(chosen, out, only=args.only, score_all=not args.score_needed, live=args.live)
         rows = list(shown(made))
+        if args.only in ("record", "drive"):
+            return
     whole = not args.engines and args.sample is None
     if target := args.page or (ROOT / "docs" / f"{name}.md" if whole else None):
         target.write_text(page(rows, kind))

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.engines import banks, gates
 from tests.engines.cheats.combined import AND
-from tests.engines.matrix import Entry, Row, page, summary
+from tests.engines.matrix import STAGES, Entry, Row, Stage, page, summary
 
 
 def _row(expected: str, *fired: str, verdict: str = "FAIL") -> Row:
@@ -55,3 +61,20 @@ def test_an_honest_engine_is_told_by_family_and_with_what_is_no_pass() -> None:
 def test_one_honest_failure_takes_the_bound_away() -> None:
     rows = [_row("", verdict="INCONCLUSIVE"), _row("", "protocol.loops")]
     assert "No honest engine failed" not in page(rows, "live")
+
+
+@pytest.mark.parametrize("only", [*STAGES, None])
+def test_a_stage_alone_leaves_the_others_undone(only: Stage | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traffic wants a quiet machine, answers and verdicts do not: each can be made at its own time."""
+    done: list[str] = []
+    driven = only == "judge"
+    zoo = SimpleNamespace(live=False)
+    monkeypatch.setattr(gates, "open_zoo", lambda *_, **__: zoo)
+    monkeypatch.setattr(banks, "record_banks", lambda _: done.append("record"))
+    monkeypatch.setattr(gates, "_driven", lambda *_: driven or "drive" in done)
+    monkeypatch.setattr(gates, "drive", lambda *_: done.append("drive"))
+    monkeypatch.setattr(gates, "judge_one", lambda _, entry, scored: done.append("judge") or entry)
+    list(gates.judge_all([Entry("letter-a", "vllm")], Path(), only=only))
+    assert done == {"record": ["record"], "drive": ["record", "drive"], "judge": ["judge"]}.get(
+        str(only), ["record", "drive", "judge"]
+    )

@@ -25,7 +25,7 @@ from harness.workload import plan_pair
 from tests.engines import banks, live_models
 from tests.engines.cheats import catalogue
 from tests.engines.dialects import DIALECTS
-from tests.engines.matrix import Entry, Row
+from tests.engines.matrix import Entry, Row, Stage
 from tests.engines.parade import Parade, Turn, carve, parade_cells, without, write_parade
 from tests.engines.remembering import remembering
 from tests.engines.server import serving
@@ -39,26 +39,30 @@ Sources = Callable[[Entry], list[Any]]
 
 
 def judge_all(
-    chosen: Sequence[Entry], out: Path, *, only_driven: bool = False, score_all: bool = True, live: bool = False
+    chosen: Sequence[Entry], out: Path, *, only: Stage | None = None, score_all: bool = True, live: bool = False
 ) -> Iterator[Row]:
     """Every chosen engine's row, made or found in `out`.
 
-    only_driven: no traffic, and only engines that were driven before. score_all: the reference scores every engine,
-    not just honest ones and those that a check must name which needs it. live: before llama.cpp, not recorded answers.
+    only: one stage. Recording and driving make no rows; judging takes those that were driven before. score_all: the
+    reference scores every engine, not just honest ones and those that a check must name which needs it. live: before
+    llama.cpp, not recorded answers.
     """
     zoo = open_zoo(out, {entry.run for entry in chosen}, live=live)
-    if only_driven:
+    if only == "judge":
         yield from _judged(zoo, chosen, score_all)
         return
     if not live:
         banks.record_banks(zoo)
+    if only == "record":
+        return
     baselines = dict.fromkeys(_baseline(entry, live) for entry in chosen)
     with live_models.running(zoo) if live else nullcontext(lambda entry: banks.sources(zoo, entry)) as sources:
         for group in _groups(zoo, [*baselines, *chosen]):
             for pair in PAIRS:
                 if waiting := [entry for entry in group if not _driven(zoo, entry, pair)]:
                     drive(zoo, waiting, pair, sources)
-            yield from _judged(zoo, [entry for entry in group if entry not in baselines], score_all)
+            if only is None:
+                yield from _judged(zoo, [entry for entry in group if entry not in baselines], score_all)
 
 
 def _groups(zoo: Zoo, entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:

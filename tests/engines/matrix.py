@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from oracles.evidence import detectable
 from tests.engines.cheats.combined import AND
 
 Path = Literal["recorded", "live", "fast"]
+Stage = Literal["record", "drive", "judge"]
+STAGES: tuple[Stage, ...] = get_args(Stage)
 HOW: dict[Path, str] = {
     "recorded": "Made by `make zoo`: AIPerf, sockets, the BF16 reference and the gate are real. Engines play, at a set "
     "pace, what three real models answered once to the very same prompts: the reference's own weights (`claimed`), "
