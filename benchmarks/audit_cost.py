@@ -88,7 +88,7 @@ def _plan(url: str, reference: Path, requests: int, share: float) -> Plan:
         "tokenizer": str(reference),
         "endpoints": {arm: {"url": url} for arm in ("baseline", "candidate")},
         "profiles": [{"name": "chat-steady", "concurrency": [4], "request_count": requests}],
-        "pairs": [1],
+        "pairs": [2],
         "audit_share": share,
         "extra_inputs": {"calibration": SHAPE},
     }
