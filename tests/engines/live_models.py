@@ -12,7 +12,7 @@ from typing import Any
 
 from harness import processes
 from harness.demo import free_ports
-from tests.engines.banks import QUANTISATIONS, SERVED_TODAY
+from tests.engines.banks import QUANTISATIONS
 from tests.engines.matrix import Entry
 from tests.engines.proxy import Upstream
 from tests.engines.zoo import BASELINES, MODEL, Zoo
@@ -33,7 +33,8 @@ def running(zoo: Zoo) -> Iterator[Callable[[Entry], list[Any]]]:
         upstreams = {role: Upstream(f"http://127.0.0.1:{port}") for role, port in ports.items()}
         for upstream in upstreams.values():
             _wait_for(upstream.url)
-        yield lambda entry: [upstreams[SERVED_TODAY]] if entry.engine in BASELINES else [*upstreams.values()]
+        # Nothing is paced here: Q8_0 decodes faster than Q4_1, so an honest Q4_1 would rightly fail on speed before it.
+        yield lambda entry: [upstreams["claimed"]] if entry.engine in BASELINES else [*upstreams.values()]
 
 
 def _wait_for(url: str) -> None:

@@ -20,8 +20,8 @@ HOW: dict[Path, str] = {
     "engines, each in its own phases, and all that were sent the same requests share one baseline visit. A whole "
     "verdict is made for each",
     "live": "Made by `make zoo-live`: the same judge, and each engine is a proxy before llama.cpp servers that decode "
-    "while AIPerf waits: Q4_1 (the reference's weights), Q4_0 (`cheaper`), and Q8_0 as the baseline, one thread each. "
-    "Nothing is recorded and nothing is paced",
+    "while AIPerf waits: Q4_1 (the reference's weights, which the baseline serves, too) and Q4_0 (`cheaper`), one "
+    "thread each. Nothing is recorded and nothing is paced",
     "fast": "Made by `make zoo-fast`: the honesty oracles alone, on a toy model and a virtual clock, without the "
     "engines that only the BF16 reference or the speed criteria can name. No AIPerf, no sockets",
 }
