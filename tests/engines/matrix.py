@@ -25,6 +25,11 @@ HOW: dict[Path, str] = {
     "fast": "Made by `make zoo-fast`: the honesty oracles alone, on a toy model and a virtual clock, without the "
     "engines that only the BF16 reference or the speed criteria can name. No AIPerf, no sockets",
 }
+OTHERS: dict[Path, str] = {
+    "recorded": "A handful of them before running llama.cpp servers: [zoo-live.md](zoo-live.md).",
+    "live": "All of them, on recorded answers: [zoo.md](zoo.md).",
+    "fast": "All of them, by the whole pipeline: [zoo.md](zoo.md).",
+}
 FAMILIES = ("honesty", "accuracy", "speed", "validity")
 
 
@@ -99,11 +104,11 @@ def summary(rows: Sequence[Row]) -> str:
 
 def page(rows: Sequence[Row], path: Path) -> str:
     """docs/zoo.md, docs/zoo-live.md or docs/zoo-fast.md."""
-    how = HOW[path]
+    how, title = HOW[path], "# The zoo: which engines the gate tells apart"
     unscored = sum(not row.scored for row in rows)
     if unscored:
         how += f" ({unscored} of them without the reference, which the check that must name them does not need)"
-    lines = ["# The zoo: which engines the gate tells apart", "", f"{how}.", "", f"`{summary(rows)}`", ""]
+    lines = [title, "", f"{how}. {OTHERS[path]}", "", f"`{summary(rows)}`", ""]
     if path != "fast":
         lines += ["Two pairs a gate: fewer than five are a quick run, so every verdict here is PROVISIONAL.", ""]
     honest = [row for row in rows if row.honest]
