@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
 
 from harness import pipeline, processes
 from harness.cells import make_cells
@@ -36,16 +39,15 @@ def collect_run(plan: Plan, store: RunStore, progress: Progress, prompt_seed: in
     return pairs
 
 
-def score_run(
-    root: Path, reference: Path | None, progress: Progress, *, device: str | None = None, ray: str | None = None
-) -> Verdict:
+def score_run(root: Path, reference: Path | None, progress: Progress, **where: Any) -> Verdict:
     """Score the pairs that a run holds, judge them and write the report; needs no engine.
 
-    `reference` takes the place of the plan's and is written into it. Raises UsageError for a folder that is no gate's
+    `reference` takes the place of the plan's and is written into it, with `where`: `device`, `ray`, `tensor_parallel`.
+    Raises UsageError for a folder that is no gate's
     run or holds no reference, InvalidRun when no pair is whole.
     """
     store = RunStore.open(root)
-    plan = _with_reference(store, reference, device, ray)
+    plan = _with_reference(store, reference, {key: value for key, value in where.items() if value})
     check_reference(plan.reference)
     cells = make_cells(plan)
     pairs = 0
@@ -63,16 +65,22 @@ def score_run(
     return verdict
 
 
-def _with_reference(store: RunStore, reference: Path | None, device: str | None, ray: str | None) -> Plan:
+def _with_reference(store: RunStore, reference: Path | None, where: dict[str, Any]) -> Plan:
     """The stored plan under the reference of this machine."""
     plan = pipeline.stored_plan(store.root)
-    if reference is None and device is None and ray is None:
+    if reference is None and not where:
         if plan.reference is None:
             raise UsageError("--reference DIR is missing: the run's plan names no reference.")
         return plan
     path = reference.resolve() if reference else plan.reference.path if plan.reference else None
     check_model_folder(path, "--reference")
-    asked = (plan.reference or Reference.model_validate({"path": path})).model_copy(
-        update={"path": path, "url": None, "device": device or "auto", "ray": ray}
-    )
+    kept = {"dtype": plan.reference.dtype} if plan.reference else {}
+    asked = _place(kept | {"path": path} | where)
     return replace_plan(plan.model_copy(update={"reference": asked}), store)
+
+
+def _place(asked: dict[str, Any]) -> Reference:
+    try:
+        return Reference.model_validate(asked)
+    except ValidationError as error:
+        raise UsageError(str(error.errors()[0]["msg"]).removeprefix("Value error, ")) from None

@@ -39,6 +39,7 @@ class Reference(Strict):
     dtype: Literal["bfloat16", "float32", "float16"] = "bfloat16"
     device: str = "auto"
     ray: str | None = Field(None, description="address of a Ray cluster that scores; `local` starts one here")
+    tensor_parallel: int = Field(1, ge=1, description="GPUs of this machine that the weights of path are cut over")
 
     @model_validator(mode="after")
     def _one_kind(self) -> Reference:
@@ -46,6 +47,10 @@ class Reference(Strict):
             raise ValueError("give either path (a local folder) or url (a server with prompt logprobs)")
         if self.ray is not None and self.path is None:
             raise ValueError("ray needs path: a folder that every machine of the cluster sees")
+        if self.tensor_parallel > 1 and (self.path is None or self.ray is not None or self.device != "auto"):
+            raise ValueError(
+                "tensor_parallel takes the first GPUs of this machine: it needs path, and no device or ray"
+            )
         if self.url is not None and not self.url.startswith(("http://", "https://")):
             raise ValueError(f"url: {self.url!r} is no http(s) URL")
         return self

@@ -27,6 +27,7 @@ from oracles.drift import check_drift
 from oracles.endpoint_reference import http_ask, open_endpoint
 from oracles.floor import Floor, measure_floor
 from oracles.floor_file import take_floor
+from oracles.parallel_reference import open_parallel
 from oracles.protocol import check_arm
 from oracles.ray_reference import open_ray
 from oracles.reference import OracleError, Reference, open_reference
@@ -75,6 +76,8 @@ def open_reference_of(asked: AskedReference, plan: TrafficPlan, progress: Progre
     if asked.path is not None and asked.ray is not None:
         progress("looking for the Ray cluster")
         return open_ray(asked.path, asked.ray, dtype=asked.dtype)
+    if asked.path is not None and asked.tensor_parallel > 1:
+        return open_parallel(asked.path, asked.tensor_parallel, dtype=asked.dtype)
     if asked.path is not None:
         progress("loading the reference")
         return open_reference(asked.path, device=asked.device, dtype=asked.dtype)

@@ -73,7 +73,7 @@ def verify_data(flags: dict[str, Any]) -> dict[str, Any]:
     if bool(flags["reference"]) == bool(flags["reference_url"]):
         raise UsageError("Give --reference DIR, or --reference-url URL of a BF16 server with prompt logprobs.")
     where = {"path": str(flags["reference"])} if flags["reference"] else {"url": flags["reference_url"]}
-    data["reference"] = where | {key: flags[key] for key in ("device", "ray") if flags[key]}
+    data["reference"] = where | {key: flags[key] for key in ("device", "ray", "tensor_parallel") if flags[key]}
     use = {"name": flags["profile"] or PROFILE, "concurrency": [flags["concurrency"] or CONCURRENCY]}
     data["profiles"] = [use | {"request_count": flags["requests"] or REQUESTS}]
     if flags["extra_inputs"]:

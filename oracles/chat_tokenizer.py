@@ -69,6 +69,21 @@ class ChatTokenizer:
         return [int(i) for i in ids]
 
 
+def read_chat_tokenizer(folder: Path) -> tuple[Any, frozenset[int], Any]:
+    """A model folder's tokenizer, the ids that end an answer, and its text config; no weights. Raises OracleError."""
+    try:
+        from transformers import AutoConfig, AutoTokenizer
+    except ImportError as error:
+        raise OracleError("A chat template needs the extra `reference`: pip install 'enginegate[reference]'") from error
+    offline: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, **offline)
+        text = AutoConfig.from_pretrained(folder, **offline).get_text_config()
+    except (OSError, ValueError, KeyError) as error:
+        raise OracleError(f"{folder} holds no tokenizer: {str(error).splitlines()[0]}") from error
+    return tokenizer, end_ids(listed_ends(folder), tokenizer), text
+
+
 def end_ids(listed: int | Sequence[int] | None, tokenizer: Any) -> frozenset[int]:
     """Ids that end an answer: the generation config's `eos_token_id` and the tokenizer's own."""
     ids = {listed} if listed is None or isinstance(listed, int) else set(listed)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from oracles.batching import BATCH_TOKENS_CPU, BATCH_TOKENS_GPU, plan_batches
-from oracles.chat_tokenizer import ChatTokenizer, OracleError, end_ids, listed_ends
+from oracles.chat_tokenizer import ChatTokenizer, OracleError, read_chat_tokenizer
 from oracles.reference import model_folder, open_reference, revision
 from oracles.scoring import Progress, ScoreRequest, TokenScores, check_requests
 
@@ -104,16 +104,7 @@ def open_ray(path: Path, address: str, *, dtype: str = "bfloat16") -> RayReferen
     folder = model_folder(path).resolve()
     identity = revision(folder)
     _import_ray()
-    try:
-        from transformers import AutoConfig, AutoTokenizer
-    except ImportError as error:
-        raise OracleError("A chat template needs the extra `reference`: pip install 'enginegate[reference]'") from error
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        text = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False).get_text_config()
-    except (OSError, ValueError, KeyError) as error:
-        raise OracleError(f"{folder} holds no tokenizer: {str(error).splitlines()[0]}") from error
-    ends = end_ids(listed_ends(folder), tokenizer)
+    tokenizer, ends, text = read_chat_tokenizer(folder)
     return RayReference(
         folder, tokenizer, ends, address, dtype, identity, text.vocab_size, text.max_position_embeddings
     )

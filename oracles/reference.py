@@ -104,7 +104,7 @@ class LocalReference(ChatTokenizer):
 
 
 def open_reference(
-    path: Path | str, *, device: str = "auto", dtype: str = "bfloat16", attention: str = "sdpa"
+    path: Path | str, *, device: str = "auto", dtype: str = "bfloat16", attention: str = "sdpa", shards: int = 1
 ) -> LocalReference:
     """Load a model folder (config.json, safetensors, tokenizer) for scoring.
 
@@ -113,6 +113,7 @@ def open_reference(
         device: `cpu`, `cuda`, `cuda:1`, or `auto`: the GPUs that are there, else the CPU.
         dtype: `bfloat16`, `float16` or `float32`; BF16 weights in float32 are the same weights with exact arithmetic.
         attention: a transformers attention implementation, e.g. `sdpa` or `eager`.
+        shards: processes of a process group that is there already, each of which opens its part of the weights.
 
     Raises:
         OracleError: the folder, its files, the dtype or the `reference` extra is missing or unusable.
@@ -135,7 +136,7 @@ def open_reference(
     offline: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, **offline)
-        placed = _placement(torch, device)
+        placed = _placement(torch, device) if shards == 1 else _cut(shards)
         model = AutoModelForCausalLM.from_pretrained(
             folder, dtype=getattr(torch, dtype), attn_implementation=attention, **placed, **offline
         )
@@ -144,7 +145,7 @@ def open_reference(
     ends = end_ids(model.generation_config.eos_token_id, tokenizer)
     reference = LocalReference(folder, tokenizer, ends, model.eval().requires_grad_(False), identity)
     _check_vocabulary(reference)
-    if model.device.type == "cuda":
+    if model.device.type == "cuda" and shards == 1:
         use_sorted_experts(model)
     return reference
 
@@ -206,6 +207,12 @@ def _placement(torch: Any, device: str) -> dict[str, Any]:
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise OracleError(f"Reference device {device}: torch sees no GPU here; use cpu or auto.")
     return {"device_map": device}
+
+
+def _cut(shards: int) -> dict[str, Any]:
+    from transformers.distributed import DistributedConfig
+
+    return {"distributed_config": DistributedConfig(tp_size=shards, tp_plan="auto")}
 
 
 def _check_vocabulary(reference: LocalReference) -> None:

@@ -242,6 +242,13 @@ def _forward(
     return reduce_rows(model, wanted, sent[2], (sent[3], sent[4]) if barred.any() else None, top_k)
 
 
+def score_batch(reference: LocalReference, requests: Sequence[ScoreRequest], top_k: int) -> list[TokenScores] | None:
+    """Requests of like length in one forward pass; None when memory ran out."""
+    rows = check_requests(reference, requests)
+    columns = _within_memory(reference, list(zip(requests, rows, strict=True)), top_k, cached=False)
+    return None if columns is None else _split(requests, columns)
+
+
 def answer_logits(reference: LocalReference, request: ScoreRequest) -> npt.NDArray[np.float64]:
     """Raw logits [n, vocab] at a short answer's positions, for what no summary of a row will do."""
     import torch

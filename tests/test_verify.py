@@ -91,6 +91,10 @@ def test_the_table_shows_every_endpoint_and_the_floor(table: AccuracyTable) -> N
         (["--endpoint", "a=http://x", "-m", "m"], "Give --reference DIR, or --reference-url"),
         (["--endpoint", "a=http://x", "-m", "m", "--reference", "/none"], "/none has no config.json"),
         (["--endpoint", "a=ftp://x", "-m", "m", "--reference", "/none"], "is no NAME=URL"),
+        (
+            ["--endpoint", "a=http://x", "-m", "m", "--reference", "r", "--ray", "local", "--tensor-parallel", "2"],
+            "tensor_parallel takes the first GPUs of this machine",
+        ),
         (["--resume"], "--resume needs --run-dir"),
     ],
 )
@@ -101,7 +105,9 @@ def test_what_verify_cannot_do_is_one_sentence(arguments: list[str], sentence: s
 
 
 def test_extra_inputs_stand_in_the_plan() -> None:
-    flags = dict.fromkeys(("seed", "logit_documents", "tokenizer", "floor", "reference_url", "device", "ray"))
+    flags = dict.fromkeys(
+        ("seed", "logit_documents", "tokenizer", "floor", "reference_url", "device", "ray", "tensor_parallel")
+    )
     flags |= dict.fromkeys(("profile", "concurrency", "requests", "tier", "api", "api_key_env"))
     flags |= {"model": "m", "endpoints": ["a=http://x"], "launch": [], "reference": tiny_folder()}
     data = verify_data(flags | {"extra_inputs": ["return_token_ids:true"]})

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @click.option("--reference-url", metavar="URL", help="BF16 server with prompt logprobs, in place of a folder.")
 @click.option("--device", help="Where the reference runs: auto (default), cpu, cuda, cuda:1.")
 @click.option("--ray", metavar="ADDRESS", help="Score on this Ray cluster (extra `ray`); local starts one here.")
+@click.option("--tensor-parallel", type=click.IntRange(min=1), metavar="N", help="Cut the reference over N GPUs.")
 @click.option(
     "--tokenizer", type=click.Path(path_type=Path), help="Folder with tokenizer.json (default: the reference)."
 )
@@ -109,9 +110,10 @@ def floor(reference: Path, output: Path, *, as_json: bool, **flags: Any) -> None
 @click.option("--reference", type=click.Path(path_type=Path), help="BF16 model folder on this machine.")
 @click.option("--device", help="Where the reference runs: auto (default), cpu, cuda, cuda:1.")
 @click.option("--ray", metavar="ADDRESS", help="Score on this Ray cluster (extra `ray`); local starts one here.")
+@click.option("--tensor-parallel", type=click.IntRange(min=1), metavar="N", help="Cut the reference over N GPUs.")
 @click.option("--json", "as_json", is_flag=True, help="Print verdict.json instead of the line.")
 @sentences
-def score(run: Path, reference: Path | None, device: str | None, ray: str | None, *, as_json: bool) -> None:
+def score(run: Path, reference: Path | None, *, as_json: bool, **where: Any) -> None:
     """Score and judge a RUN whose engines were driven elsewhere (`gate --collect-only`). Needs no engine.
 
     Collect on the serving box, copy the run directory, score where the GPU is.
@@ -121,7 +123,7 @@ def score(run: Path, reference: Path | None, device: str | None, ray: str | None
     from harness.late_scoring import score_run
 
     with progress_bar() as progress:
-        verdict = score_run(run, reference, progress, device=device, ray=ray)
+        verdict = score_run(run, reference, progress, **where)
     say_verdict(verdict, run, as_json=as_json)
     sys.exit(pipeline.exit_code(verdict))
 
