@@ -1,7 +1,7 @@
 """The detection matrix: every engine of tests/engines before the judge, and docs/zoo.md from what came out.
 
     python scripts/zoo.py                     the whole matrix: AIPerf, the BF16 reference, one verdict an engine
-    python scripts/zoo.py --honest-runs 6     the honest engine of each dialect on five further workloads, too
+    python scripts/zoo.py --honest-runs 20    19 further gates of the honest engine in each dialect, too
     python scripts/zoo.py --live              a handful of engines before running llama.cpp servers
     python scripts/zoo.py --sample 3          honest ones and a rotating sample of the others
     python scripts/zoo.py --fast              the honesty oracles alone on the virtual clock, no AIPerf, no model
@@ -51,6 +51,7 @@ def main() -> None:
     parser.add_argument("--live", action="store_true", help="before running llama.cpp servers, a handful of engines")
     parser.add_argument("--sample", type=int, help="so many dishonest engines, another choice every day")
     parser.add_argument("--honest-runs", type=int, default=1, help="gates of the honest engine in each dialect")
+    parser.add_argument("--prompt-sets", type=int, default=1, help="workloads that those gates take in turn")
     parser.add_argument("--only", choices=STAGES, help="one stage; judge: those whose visits are in --out")
     parser.add_argument("--score-needed", action="store_true", help="the reference only where a named check needs it")
     parser.add_argument("--out", type=Path, help="default: runs/zoo, or runs/zoo-live")
@@ -58,7 +59,8 @@ def main() -> None:
     args = parser.parse_args()
     kind = "fast" if args.fast else "live" if args.live else "recorded"
     name = "zoo" if kind == "recorded" else f"zoo-{kind}"
-    chosen = chosen_live(args.engines or LIVE) if args.live else choose(args.engines, args.sample, args.honest_runs)
+    gates = args.honest_runs, args.prompt_sets
+    chosen = chosen_live(args.engines or LIVE) if args.live else choose(args.engines, args.sample, *gates)
     if args.fast:
         rows = list(fast([entry for entry in chosen if catalogue()[entry.engine].check not in NEEDS_PIPELINE]))
     else:
@@ -81,9 +83,9 @@ def chosen_live(names: Sequence[str]) -> list[Entry]:
     return [Entry(name, "llama.cpp") for name in names]
 
 
-def choose(names: list[str], sample: int | None, honest_runs: int) -> list[Entry]:
+def choose(names: list[str], sample: int | None, honest_runs: int, prompt_sets: int = 1) -> list[Entry]:
     """Who is judged, honest engines first."""
-    honest = [Entry("honest", d, run) for d in DIALECTS for run in range(honest_runs)]
+    honest = [Entry("honest", d, run, run % prompt_sets) for d in DIALECTS for run in range(honest_runs)]
     honest += [Entry(name, "vllm", 0) for name in honest_engines() if name != "honest"]
     others = [Entry(name, "vllm", 0) for name, engine in catalogue().items() if engine.check]
     others.sort(key=lambda entry: catalogue()[entry.engine].check not in NEEDS_PIPELINE)

@@ -53,7 +53,7 @@ def test_an_honest_engine_is_told_by_family_and_with_what_is_no_pass() -> None:
     rows.append(Row(Entry("two", "vllm"), "serves", "", (), "INVALID", 1, 1.0, passed=odd, standing=why))
     text = page(rows, "recorded")
     assert "| honest (vllm) | serves | 1 | 1 PASS | 40/40 | 1/1 | 3/3 | 7/7 | none |" in text
-    assert "| honest (vllm), other prompts | serves | 2 | 2 PASS | 80/80 |" in text
+    assert "| honest (vllm), again | serves | 2 | 2 PASS | 80/80 |" in text
     assert f"| two (vllm) | serves | 1 | 1 INVALID | - | - | 0/3 | 6/7 | {why} |" in text
     assert "vllm 0/3 (under 63.2%)" in text
 
@@ -78,3 +78,11 @@ def test_a_stage_alone_leaves_the_others_undone(only: Stage | None, monkeypatch:
     assert done == {"record": ["record"], "drive": ["record", "drive"], "judge": ["judge"]}.get(
         str(only), ["record", "drive", "judge"]
     )
+
+
+def test_a_run_is_driven_beside_its_own_baseline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Minutes lie between two AIPerf processes: both arms of a gate belong into one."""
+    monkeypatch.setattr(gates, "_driven", lambda *_: False)
+    entries = [Entry(engine, "vllm", run) for engine in ("baseline", "honest") for run in range(24)]
+    first = list(gates._groups(SimpleNamespace(), entries))[1]  # type: ignore[arg-type]
+    assert {entry.run for entry in first} == set(range(12))

@@ -33,24 +33,24 @@ def sources(zoo: Zoo, entry: Entry) -> list[Any]:
     thinks = entry.engine in ("no-thinking", "baseline-thinks")
     pace = BASELINE_PACE if baseline else CANDIDATE_PACE
     roles = (SERVED_TODAY,) if baseline else tuple(QUANTISATIONS)
-    return [Recorded(read_bank(_bank(zoo, role, entry.run)), zoo.tokenizer(), pace, thinks) for role in roles]
+    return [Recorded(read_bank(_bank(zoo, role, entry.prompts)), zoo.tokenizer(), pace, thinks) for role in roles]
 
 
 def record_banks(zoo: Zoo) -> None:
     """Ask the models everything that any engine will be asked; what is recorded already is not asked again."""
-    for run in zoo.stores:
-        rows = [row for pair in PAIRS for row in zoo.workload(pair, run) if row["kind"] != "warmup"]
-        asked = [request_body(zoo.plan(run), row, MODEL, "chat") for row in rows]
-        rewritten = [] if run else [body for engine in catalogue().values() for body in _rewritten(engine, asked)]
+    for prompts in zoo.stores:
+        rows = [row for pair in PAIRS for row in zoo.workload(pair, prompts) if row["kind"] != "warmup"]
+        asked = [request_body(zoo.plan(prompts), row, MODEL, "chat") for row in rows]
+        rewritten = [] if prompts else [body for engine in catalogue().values() for body in _rewritten(engine, asked)]
         for role, name in QUANTISATIONS.items():
-            if run and role == "cheaper":
-                continue  # further runs are those of honest engines
+            if prompts and role == "cheaper":
+                continue  # others than the first are for honest engines
             bodies = asked + (rewritten if role == "claimed" else [])
-            file = _bank(zoo, role, run)
+            file = _bank(zoo, role, prompts)
             known = read_bank(file)
             if all(key_of(Request(body)) in known for body in bodies):
                 continue
-            print(f"decoding the answers of {name}, run {run}", file=sys.stderr, flush=True)
+            print(f"decoding the answers of {name} to prompts {prompts}", file=sys.stderr, flush=True)
             record(_weights(zoo, name), bodies, file)
 
 
@@ -76,5 +76,5 @@ def _weights(zoo: Zoo, name: str) -> Path:
     return folder
 
 
-def _bank(zoo: Zoo, role: str, run: int) -> Path:
-    return zoo.out / (f"answers-{role}-{run}.jsonl" if run else f"answers-{role}.jsonl")
+def _bank(zoo: Zoo, role: str, prompts: int) -> Path:
+    return zoo.out / (f"answers-{role}-{prompts}.jsonl" if prompts else f"answers-{role}.jsonl")

@@ -47,7 +47,7 @@ def judge_all(
     reference scores every engine, not just honest ones and those that a check must name which needs it. live: before
     llama.cpp, not recorded answers.
     """
-    zoo = open_zoo(out, {entry.run for entry in chosen}, live=live)
+    zoo = open_zoo(out, {entry.prompts for entry in chosen}, live=live)
     if only == "judge":
         yield from _judged(zoo, chosen, score_all)
         return
@@ -66,9 +66,9 @@ def judge_all(
 
 
 def _groups(zoo: Zoo, entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
-    """Those that were driven already, then the others as one AIPerf process a pair takes them."""
+    """Those that were driven already, then the others by run, as many as one AIPerf process takes."""
     done = [entry for entry in entries if all(_driven(zoo, entry, pair) for pair in PAIRS)]
-    pending = [entry for entry in entries if entry not in done]
+    pending = sorted((entry for entry in entries if entry not in done), key=lambda entry: entry.run)
     yield done
     for start in range(0, len(pending), TURNS):
         yield pending[start : start + TURNS]
@@ -88,10 +88,10 @@ def _needs_reference(entry: Entry) -> bool:
 def _baseline(entry: Entry, live: bool) -> Entry:
     """The baseline that was sent the same: one that thinks for one that should, no fixed lengths for who refuses."""
     if live:
-        return Entry("baseline", "llama.cpp", entry.run)
+        return Entry("baseline", "llama.cpp", entry.run, entry.prompts)
     if entry.engine == "no-thinking":
-        return Entry("baseline-thinks", "vllm", entry.run)
-    return Entry("baseline", PLAIN if entry.dialect == PLAIN else "vllm", entry.run)
+        return Entry("baseline-thinks", "vllm", entry.run, entry.prompts)
+    return Entry("baseline", PLAIN if entry.dialect == PLAIN else "vllm", entry.run, entry.prompts)
 
 
 # --- traffic ---------------------------------------------------------------------------------------------------------
@@ -104,8 +104,8 @@ def _driven(zoo: Zoo, entry: Entry, pair: int) -> bool:
 def drive(zoo: Zoo, entries: Sequence[Entry], pair: int, sources: Sources) -> None:
     """One AIPerf process over all entries; each one's visit is cut out of it."""
     turns = [_turn(zoo, entry, pair, sources(entry)) for entry in entries]
-    first = zoo.pair(pair, entries[0].run)
-    (part,) = plan_pair(make_cells(zoo.plan(entries[0].run)), read_json(first / "pair.json"))
+    first = zoo.pair(pair, entries[0].prompts)
+    (part,) = plan_pair(make_cells(zoo.plan(entries[0].prompts)), read_json(first / "pair.json"))
     warmup = (first / "requests.jsonl").read_bytes().splitlines()[: part.warmup_lines]
     with tempfile.TemporaryDirectory(dir=zoo.out, prefix="parade-") as folder:
         write_parade(Path(folder), warmup, turns)
@@ -123,12 +123,12 @@ def drive(zoo: Zoo, entries: Sequence[Entry], pair: int, sources: Sources) -> No
 
 
 def _turn(zoo: Zoo, entry: Entry, pair: int, models: list[Any]) -> Turn:
-    folder = zoo.pair(pair, entry.run)
-    (part,) = plan_pair(make_cells(zoo.plan(entry.run)), read_json(folder / "pair.json"))
+    folder = zoo.pair(pair, entry.prompts)
+    (part,) = plan_pair(make_cells(zoo.plan(entry.prompts)), read_json(folder / "pair.json"))
     # Fixed lengths and token ids are refused by transformers serve: they are not asked, in either arm.
     kept = tuple(c for c in part.cells if entry.dialect != PLAIN or c.profile.stop != "fixed")
     names = {cell.name for cell in kept}
-    lines = [row["line"] for row in zoo.workload(pair, entry.run) if row["cell"] in names]
+    lines = [row["line"] for row in zoo.workload(pair, entry.prompts) if row["cell"] in names]
     written = (folder / "requests.jsonl").read_bytes().splitlines()
     bodies = tuple(without(written[line], _unasked(entry)) for line in lines)
     baseline = entry.engine in BASELINES
@@ -151,14 +151,16 @@ def judge_one(zoo: Zoo, entry: Entry, *, scored: bool = True) -> Row:
     began = time.monotonic()
     if not (root / "verdict.json").exists():
         shutil.rmtree(root, ignore_errors=True)
-        plan = zoo.plan(entry.run, plain=entry.dialect == PLAIN, scored=scored)
+        plan = zoo.plan(entry.prompts, plain=entry.dialect == PLAIN, scored=scored)
         store = RunStore.create(root)
         pipeline.prepare(plan, store)
         cells = make_cells(plan)
         for pair in PAIRS:
             _assemble(zoo, entry, baseline, pair, {cell.name for cell in cells})
             pipeline.measure_pair(plan, cells, pair, store, silent)
-        with remembering(zoo.out / "scores", zoo.out / "floors" / baseline.label):
+        # The floor is that of the baseline's words, which a further run of the same prompts does not change.
+        said = f"{baseline.engine}-{baseline.dialect}-{baseline.prompts}"
+        with remembering(zoo.out / "scores", zoo.out / "floors" / said):
             pipeline.score(plan, len(PAIRS), store, silent)
         pipeline.decide(plan, store, silent)
         write_json(root / "took.json", {"seconds": time.monotonic() - began})
@@ -191,8 +193,8 @@ def _assemble(zoo: Zoo, entry: Entry, baseline: Entry, pair: int, cells: set[str
     """One pair of a run directory: what was sent, and the two visits."""
     folder = zoo.out / "gates" / entry.label / "pairs" / f"{pair:02d}"
     folder.mkdir(parents=True)
-    sent = zoo.pair(pair, entry.run)
-    rows = [row for row in zoo.workload(pair, entry.run) if row["kind"] == "warmup" or row["cell"] in cells]
+    sent = zoo.pair(pair, entry.prompts)
+    rows = [row for row in zoo.workload(pair, entry.prompts) if row["kind"] == "warmup" or row["cell"] in cells]
     bodies = (sent / "requests.jsonl").read_bytes().splitlines()
     asked = [without(bodies[row["line"]], _unasked(entry)) for row in rows]
     write_bytes(folder / "requests.jsonl", b"".join(body + b"\n" for body in asked))

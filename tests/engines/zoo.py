@@ -30,50 +30,50 @@ BASELINES = ("baseline", "baseline-thinks")
 
 @dataclass(frozen=True)
 class Zoo:
-    """One matrix. Run 0 is the workload that every engine is sent; an honest engine's further runs have their own."""
+    """One matrix. Every engine is sent prompts 0; further gates of an honest engine can have others."""
 
     out: Path
     models: DemoModels
     stores: dict[int, RunStore]
     live: bool = False
 
-    def workload(self, pair: int, run: int = 0) -> list[dict[str, Any]]:
+    def workload(self, pair: int, prompts: int = 0) -> list[dict[str, Any]]:
         """Rows of the pair's workload.parquet."""
-        rows: list[dict[str, Any]] = pq.read_table(self.pair(pair, run) / "workload.parquet").to_pylist()
+        rows: list[dict[str, Any]] = pq.read_table(self.pair(pair, prompts) / "workload.parquet").to_pylist()
         return rows
 
-    def pair(self, pair: int, run: int = 0) -> Path:
-        """The pair's folder of a run's workload."""
-        return self.stores[run].root / "pairs" / f"{pair:02d}"
+    def pair(self, pair: int, prompts: int = 0) -> Path:
+        """The pair's folder of a workload."""
+        return self.stores[prompts].root / "pairs" / f"{pair:02d}"
 
     def visit(self, entry: Entry, pair: int) -> Path:
         """Where an engine's visit lies."""
         return self.out / "visits" / entry.label / f"{pair:02d}"
 
-    def plan(self, run: int = 0, *, plain: bool = False, scored: bool = True) -> Plan:
+    def plan(self, prompts: int = 0, *, plain: bool = False, scored: bool = True) -> Plan:
         """The plan of one gate. plain: what transformers serve takes. scored: by the reference."""
-        return _plan(self.models.reference, run, plain=plain or self.live, scored=scored, live=self.live)
+        return _plan(self.models.reference, prompts, plain=plain or self.live, scored=scored, live=self.live)
 
     def tokenizer(self) -> Tokenizer:
         """The reference's tokenizer, which the judge counts by too."""
         return Tokenizer.from_file(str(self.stores[0].root / "tokenizer.json"))
 
 
-def open_zoo(out: Path, runs: Iterable[int] = (0,), *, live: bool = False) -> Zoo:
-    """The zoo in a folder, with the workload of every run made or found."""
+def open_zoo(out: Path, prompts: Iterable[int] = (0,), *, live: bool = False) -> Zoo:
+    """The zoo in a folder, with every workload made or found."""
     zoo = Zoo(out, prepare_models(), {}, live)
-    for run in sorted({0, *runs}):
-        folder = out / (f"workload-{run}" if run else "workload")
+    for number in sorted({0, *prompts}):
+        folder = out / (f"workload-{number}" if number else "workload")
         store = RunStore.open(folder) if (folder / "plan.yaml").exists() else RunStore.create(folder)
-        plan = zoo.plan(run)
+        plan = zoo.plan(number)
         pipeline.prepare(plan, store)
         for pair in PAIRS:
             pipeline.make_workload(plan, make_cells(plan), pair, store, silent)
-        zoo.stores[run] = store
+        zoo.stores[number] = store
     return zoo
 
 
-def _plan(reference: Path, run: int, *, plain: bool, scored: bool, live: bool) -> Plan:
+def _plan(reference: Path, prompts: int, *, plain: bool, scored: bool, live: bool) -> Plan:
     profiles = ["zoo", "zoo-stops"] + ([] if plain else ["zoo-fixed"])
     data = {
         "model": MODEL,
@@ -88,6 +88,6 @@ def _plan(reference: Path, run: int, *, plain: bool, scored: bool, live: bool) -
         "audit_share": 1.0,
         "audit_logprobs": not live,
         "floor_tokens": 512,
-        "seed": SEED + run,
+        "seed": SEED + prompts,
     }
     return make_plan(data, source="zoo", folder=PROFILES)
