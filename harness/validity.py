@@ -9,6 +9,9 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+import numpy as np
+from scipy.stats import ttest_1samp
+
 from harness.cache_counters import SIGNAL
 from harness.cells import Cell
 from harness.measurement import CellMeasurement, VisitMeasurement
@@ -20,6 +23,7 @@ LENGTH_TOLERANCE = 0.005  # total output tokens of the two arms in a fixed-lengt
 CACHE_TOLERANCE = 0.10  # share of prompt tokens served from cache, between the arms
 MISCOUNTED = 0.20  # share of answers whose usage is not the tokens of their text
 DRIFT = 0.10  # of TPOT, between the halves of a visit
+DRIFT_LEVEL = 0.05
 BUSY = 1.5  # load average per CPU before a visit; AIPerf and an engine of the last visit leave about one
 
 
@@ -146,19 +150,26 @@ def _counts_agree(cell: str, baseline: Sequence[CellMeasurement]) -> Check:
 
 
 def _steady(cell: str, baseline: Sequence[CellMeasurement]) -> Check:
-    """Did the baseline slow down or speed up inside its visits? Median over visits, so that one hiccup is none."""
+    """Did the baseline slow down or speed up inside its visits?
+
+    By its median, so that one hiccup is none, and only where the visits agree (t test of the logarithms at 5 %): the
+    halves of a short visit differ by chance as well, and pairing takes care of chance.
+    """
     known = [value for m in baseline if (value := m.signals.get("tpot_drift")) is not None]
     if not known:
         return check("steady", cell, broken=False, n=0, reason="Too few requests a visit to see a drift.")
     drift = median(known) - 1
+    agree = len(known) == 1 or float(ttest_1samp(np.log(known), 0.0).pvalue) <= DRIFT_LEVEL
+    beyond = abs(drift) > DRIFT
+    reason = f"The baseline's TPOT is {drift:+.1%} in the second half of its visits against the first"
     return check(
         "steady",
         cell,
-        broken=abs(drift) > DRIFT,
+        broken=beyond and agree,
         observed=drift,
         required=DRIFT,
         n=len(known),
-        reason=f"The baseline's TPOT is {drift:+.1%} in the second half of its visits against the first.",
+        reason=reason + (", which its visits do not agree on: chance." if beyond and not agree else "."),
         hint="Warm the machine up longer, fix its clocks, or end what else runs there.",
     )
 

@@ -77,5 +77,8 @@ def by_expert(chosen: Any, experts: int) -> tuple[Any, Any, Any]:
 
 def combine(rows: Any, place: Any, weights: Any) -> Any:
     """Each token's expert rows, weighted and summed: [tokens x top_k, hidden] to [tokens, hidden]."""
-    parts = rows.index_select(0, place).view(*weights.shape, rows.shape[-1])
-    return (parts.float() * weights.float().unsqueeze(-1)).sum(1).to(rows.dtype)
+    # One term after another, so that the compiler makes one pass of whole rows; as one gather and a sum over it the
+    # same took three times as long (H200).
+    places, scales = place.view(weights.shape), weights.float()
+    terms = (rows.index_select(0, places[:, i]).float() * scales[:, i, None] for i in range(weights.shape[1]))
+    return sum(terms).to(rows.dtype)

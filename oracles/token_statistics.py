@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from oracles.row_kernel import kernel_statistics, wanted
-
 # Rows of logits made at once (the product likes many) and reduced at once (a CPU's caches like few).
 LOGIT_BYTES_CPU, REDUCE_BYTES_CPU = 32 << 20, 16 << 20
 LOGIT_BYTES_GPU = 1 << 29
@@ -140,8 +138,6 @@ def fused_statistics(logits: Any, targets: Any, top_k: int) -> tuple[Any, ...]:
     """`row_statistics` without scratch, for GPUs: the compiler fuses every pass over the row into one or two."""
     import torch
 
-    if wanted():
-        return kernel_statistics(logits, targets, top_k)
     for tensor in (logits, targets):
         torch._dynamo.maybe_mark_dynamic(tensor, 0)  # the last chunk is shorter: one program for all lengths
     return _compiled()(logits, targets, top_k)  # type: ignore[no-any-return]

@@ -137,6 +137,32 @@ def test_a_baseline_that_drifts() -> None:
     assert "steady" not in judged(CHAT, drifted), "a quick run's few requests drift by chance"
 
 
+@pytest.mark.parametrize(
+    ("drifts", "status"),
+    [
+        ((1.210, 0.981, 1.209, 1.175, 1.030), Status.PASS),  # one vLLM server on an H200, visit by visit
+        ((1.210, 1.181, 1.209, 1.175, 1.130), Status.INVALID),
+        ((0.85, 0.84, 0.86, 0.85, 0.85), Status.INVALID),
+        ((1.04, 1.05, 1.04, 1.05, 1.04), Status.PASS),
+    ],
+)
+def test_a_drift_is_one_when_the_visits_agree(drifts: tuple[float, ...], status: Status) -> None:
+    one = measured(rows(CHAT.name, closed_loop(0.01)), CHAT.name)
+    visits = [
+        VisitMeasurement(
+            pair=pair,
+            role=role,
+            slot=0,
+            cells={CHAT.name: one.model_copy(update={"signals": {**one.signals, "tpot_drift": drift}})},
+        )
+        for pair, drift in enumerate(drifts, 1)
+        for role in ("baseline", "candidate")
+    ]
+    machines = [{"load_average_1m": 0.1, "cpu_count": 2}]
+    found = {check.metric: check for check in judge_validity([CHAT], visits, {}, machines)}
+    assert found["steady"].status is status
+
+
 def test_the_end_of_a_closed_loop_is_no_drift() -> None:
     table = rows(CHAT.name, closed_loop(0.01, turns=4)).to_pylist()
     for row in table[-3:]:

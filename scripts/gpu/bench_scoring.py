@@ -13,7 +13,6 @@ its own, and those that would begin after --budget seconds of a shape are left o
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import sys
 import time
@@ -32,7 +31,6 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from oracles import row_kernel
 from oracles.reference import LocalReference, compile_layers
 from oracles.scoring import ScoreRequest, batches, score
 
@@ -49,7 +47,7 @@ MOE = {
 }  # fmt: skip
 # The same tokens at every length (a token has 1,020 others to attend to on average), and most at the longest (2,061).
 MIXES = {
-    "even": [length for length in (64, 128, 256, 512, 1024, 2048, 4096, 8192) for _ in range(8192 // length)],
+    "even": [length for length in (64, 128, 256, 512, 1024, 2048, 4096, 8192) for _ in range(16384 // length)],
     "long": [64] * 32 + [256] * 16 + [1024] * 8 + [2048] * 4 + [4096] * 2 + [8192] * 2,
 }
 
@@ -117,10 +115,9 @@ def once(task: Callable[[], Any]) -> tuple[float, float]:
         return time.perf_counter() - began, (torch.cuda.max_memory_allocated() - before) / 1e9
 
 
-def scoring(reference: LocalReference, work: list[ScoreRequest], asked: argparse.Namespace, kernel: bool) -> list[Any]:
-    """The scoring, its rows reduced by the compiler's kernels or by ours."""
-    os.environ[row_kernel.SWITCH] = "1" if kernel else ""
-    return score(reference, work, top_k=TOP_K, batch_tokens=asked.batch)
+def scoring(reference: LocalReference, work: list[ScoreRequest], batch_tokens: int | None = None) -> list[Any]:
+    """What the product does."""
+    return score(reference, work, top_k=TOP_K, batch_tokens=batch_tokens)
 
 
 def measure(name: str, reference: LocalReference, asked: argparse.Namespace) -> None:
@@ -130,10 +127,8 @@ def measure(name: str, reference: LocalReference, asked: argparse.Namespace) -> 
         "hidden": lambda: hidden_states(reference, work, asked.batch),
         "F": lambda: forward(reference, work, asked.batch),
         "plain": lambda: plain(reference, work, asked.batch),
-        "scoring": lambda: scoring(reference, work, asked, kernel=False),
+        "scoring": lambda: scoring(reference, work, asked.batch),
     }
-    if not asked.no_kernel:
-        tasks["row kernel"] = lambda: scoring(reference, work, asked, kernel=True)
     began = time.perf_counter()
     for task in tasks.values():
         once(task)
@@ -146,11 +141,9 @@ def measure(name: str, reference: LocalReference, asked: argparse.Namespace) -> 
             seen[what].append(seconds)
     rates = {what: asked.tokens / statistics.median(times) for what, times in seen.items()}
     columns = "".join(f"{what} {rate:>7,.0f}  " for what, rate in rates.items())
-    print(f"{name:<34}{columns} (warm-up {warm:.0f} s)", flush=True)
-    for what in ("scoring", "row kernel"):
-        if what in seen:
-            ratio = statistics.median(f / s for f, s in zip(seen["F"], seen[what], strict=True))
-            print(f"    {what}/F {ratio:.3f} at {memory[what] - memory['F']:+.2f} GB", flush=True)
+    ratio = statistics.median(f / s for f, s in zip(seen["F"], seen["scoring"], strict=True))
+    over = memory["scoring"] - memory["F"]
+    print(f"{name:<34}{columns}scoring/F {ratio:.3f} at {over:+.2f} GB  (warm-up {warm:.0f} s)", flush=True)
 
 
 def mixed(name: str, reference: LocalReference, asked: argparse.Namespace) -> None:
@@ -160,7 +153,7 @@ def mixed(name: str, reference: LocalReference, asked: argparse.Namespace) -> No
     on the same batches is that and the batches; what scoring loses beyond it is scoring's own.
     """
     tasks = {
-        "scoring": lambda work: scoring(reference, work, asked, kernel=not asked.no_kernel),
+        "scoring": lambda work: scoring(reference, work, asked.batch),
         "F": lambda work: forward(reference, work, asked.batch),
     }
     for mix, lengths in MIXES.items():
@@ -235,14 +228,12 @@ def run_shape(shape: str, asked: argparse.Namespace) -> None:
         def variant(name: str = name, way: str | None = implementation, compiled: bool = compiled) -> None:
             _set(reference.model, way, compiled)
             measure(name, reference, asked)
-            scores = scoring(reference, short, asked, kernel=False)
+            scores = scoring(reference, short)
             if not before:
                 before.extend(scores)
                 compare("  floor: one by one", before, score(reference, short, top_k=TOP_K, batch_tokens=512))
             else:
                 compare("  from the first variant", before, scores)
-            if not asked.no_kernel:
-                compare("  by the row kernel", scores, scoring(reference, short, asked, kernel=True))
             if compiled or shape == "dense":
                 mixed("  " + name, reference, asked)
             if asked.profile:
@@ -278,7 +269,6 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=16384)
     parser.add_argument("--batch", type=int, help="tokens in a batch; default: what the product finds by itself")
     parser.add_argument("--only", default="", help="only variants whose name contains this")
-    parser.add_argument("--no-kernel", action="store_true", help="without the Triton row kernel")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--budget", type=float, default=200, help="seconds after which a shape begins no variant")
     parser.add_argument("--layers", type=int, help="fewer layers, for a try")
