@@ -119,7 +119,10 @@ def _decide(
     if documents < MIN_DOCUMENTS:
         return Status.INCONCLUSIVE, f"Only {documents} documents, {MIN_DOCUMENTS} are needed: {interval}."
     if worst:
-        return Status.FAIL, f"Worse than allowed in {', '.join(worst)}; over all text {interval}."
+        kinds = ", ".join(kind for kind in worst if not kind.startswith(POOLED))
+        if kinds:
+            return Status.FAIL, f"Worse than allowed in {kinds}; over all text {interval}."
+        return Status.FAIL, f"Worse than allowed: {interval}."
     if under:
         return Status.PASS, f"Within what is allowed: {interval}."
     if over:

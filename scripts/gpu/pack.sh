@@ -5,13 +5,13 @@
 #   OUT/client.tar.xz   AIPerf, lm-eval and their dependencies for Python 3.12 (requirements.txt beside this), trimmed
 #   OUT/part1..3        with VLLM_BUNDLE, a folder that holds vllm.tar.xz, site.tar.xz (vLLM and its dependencies) and
 #                       model.gguf.xz.* (SmolLM2-135M-Instruct as Q4_1) somewhere below it: the three parts that
-#                       install.sh takes, each at most PART_MIB (58)
+#                       install.sh takes, each at most PART_MIB (55: with the working tree that is under 64)
 # WORK (default: a temporary folder) keeps the downloads.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 out=$(mkdir -p "$1" && cd "$1" && pwd)
 bundle=${2:+$(cd "$2" && pwd)}
-limit=$((${PART_MIB:-58} * 1024 * 1024))
+limit=$((${PART_MIB:-55} * 1024 * 1024))
 if [ -n "${WORK:-}" ]; then mkdir -p "$WORK"; work=$(cd "$WORK" && pwd); else work=$(mktemp -d); trap 'rm -rf "$work"' EXIT; fi
 
 fetch_client() {
@@ -48,14 +48,16 @@ arrange() {
   find "$bundle" -name vllm.tar.xz -exec ln {} "$one/" \;
   find "$bundle" -name site.tar.xz -exec ln {} "$one/" \;
   find "$bundle" -name 'model.gguf.xz.*' | sort | xargs cat >"$work/model.gguf.xz"
-  split -b "$limit" -d -a 1 "$work/model.gguf.xz" "$work/model.gguf.xz."
+  # Parts two and three of equal size: the model in two pieces, the client with the smaller one.
+  local piece=$((($(stat -c %s "$work/model.gguf.xz") + $(stat -c %s "$out/client.tar.xz")) / 2))
+  split -b "$piece" -d -a 1 "$work/model.gguf.xz" "$work/model.gguf.xz."
   mv "$work/model.gguf.xz.0" "$two/" && mv "$work/model.gguf.xz.1" "$three/" && rm "$work/model.gguf.xz"
   ln -f "$out/client.tar.xz" "$three/"
   for part in "$one" "$two" "$three"; do
     local size
     size=$(du -sb "$part" | cut -f1)
     echo "$part: $((size / 1024 / 1024)) MiB"
-    [ "$size" -le $((limit + 65536)) ] || { echo "$part is over ${PART_MIB:-58} MiB" >&2; exit 1; }
+    [ "$size" -le $((limit + 65536)) ] || { echo "$part is over ${PART_MIB:-55} MiB" >&2; exit 1; }
   done
 }
 
