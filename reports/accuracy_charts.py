@@ -71,6 +71,7 @@ def _positions(p: Palette, lines: dict[str, list[tuple[int, Mean]]]) -> Drawing:
             linestyle=_DASH[arm],
             markersize=4.5,
             clip_on=False,
+            label=arm,
         )
         lows = [max(0.0, y - half) for y, half in zip(ys, halves, strict=True)]
         axes.vlines(xs, lows, [y + half for y, half in zip(ys, halves, strict=True)], color=p.of(arm), linewidth=1)
@@ -117,7 +118,7 @@ def _tail(p: Palette, thresholds: Values, shares: dict[str, Values]) -> Drawing:
     axes.yaxis.set_major_formatter(FixedFormatter([f"{100 * tick:.3g} %" for tick in axes.get_yticks()]))
     for arm, line in shares.items():
         kept = line > 0
-        axes.plot(thresholds[kept], line[kept], color=p.of(arm), linewidth=1.8, linestyle=_DASH[arm])
+        axes.plot(thresholds[kept], line[kept], color=p.of(arm), linewidth=1.8, linestyle=_DASH[arm], label=arm)
         for place in range(0, len(thresholds), 10):
             told = f"{arm}: {wording.percent(float(line[place]), 2)} over {thresholds[place]:.2g} nats"
             drawing.tip(axes, thresholds[place], line[place] or math.nan, told)
@@ -165,7 +166,7 @@ def _groups(p: Palette, shown: Sequence[str], means: dict[str, dict[str, Mean]])
         xs = [mean.nats for _, _, mean in rows]
         lows = [max(0.0, x - half) for x, half in zip(xs, halves, strict=True)]
         axes.hlines(ys, lows, [x + half for x, half in zip(xs, halves, strict=True)], color=p.of(arm), linewidth=1.2)
-        axes.plot(xs, ys, _MARK[arm], color=p.of(arm), markersize=4.5, clip_on=False)
+        axes.plot(xs, ys, _MARK[arm], color=p.of(arm), markersize=4.5, clip_on=False, label=arm)
         for y, group, mean in rows:
             drawing.tip(axes, mean.nats, y + offset, _told(f"{arm}, {group}", mean))
     name_axes(axes, p, "token margin, nats/token")

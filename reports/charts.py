@@ -81,7 +81,9 @@ def _pareto(p: Palette, points: dict[str, list[_Point]], metric: str, limit: flo
     for place, (arm, found) in enumerate(points.items()):
         colour, dash = look(p, arm, place)
         xs, ys = [q.x.median for q in found], [q.y.median for q in found]
-        axes.plot(xs, ys, "o", color=colour, linewidth=1.8, linestyle=dash, markersize=5.5, markeredgewidth=0)
+        axes.plot(
+            xs, ys, "o", color=colour, linewidth=1.8, linestyle=dash, markersize=5.5, markeredgewidth=0, label=arm
+        )
         axes.hlines(ys, [q.x.low for q in found], [q.x.high for q in found], color=colour, linewidth=1, alpha=0.7)
         axes.vlines(xs, [q.y.low for q in found], [q.y.high for q in found], color=colour, linewidth=1, alpha=0.7)
         for q in found:
@@ -143,7 +145,7 @@ def _latency(
         strong = stat == "p50"
         axes.plot(
             xs, [s.median for _, s in line], "o", color=colour, linewidth=2 if strong else 1, linestyle=dash,
-            markersize=4.5 if strong else 3, markeredgewidth=0,
+            markersize=4.5 if strong else 3, markeredgewidth=0, label=f"{arm} {stat}",
         )  # fmt: skip
         for x, s in line:
             seen = f"{wording.number(s.median)} ms ({wording.number(s.low)} to {wording.number(s.high)})"

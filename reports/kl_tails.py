@@ -55,7 +55,7 @@ def _draw(p: Palette, lines: dict[str, Line]) -> Drawing:
     for arm, line in lines.items():
         xs, ys = [nats for _, nats in line], [share for share, _ in line]
         colour, dash = look(p, arm, 0)
-        axes.plot(xs, ys, color=colour, linewidth=1.8, linestyle=dash, marker=_MARK[arm], markersize=4.5)
+        axes.plot(xs, ys, color=colour, linewidth=1.8, linestyle=dash, marker=_MARK[arm], markersize=4.5, label=arm)
         for share, nats in line:
             drawing.tip(axes, nats, share, f"{arm}: {wording.percent(share)} over {wording.number(nats)} nats")
     name_axes(axes, p, "KL divergence, nats (both axes log)", "share of positions above")

@@ -122,7 +122,7 @@ def _draw(p: Palette, found: dict[str, Asked]) -> Drawing:
     for place, (arm, one) in enumerate(found.items()):
         xs, shares = steps(one.pooled)
         colour, dash = look(p, arm, place)
-        upper.plot(xs, shares, color=colour, linewidth=1.9, linestyle=dash, drawstyle="steps-post")
+        upper.plot(xs, shares, color=colour, linewidth=1.9, linestyle=dash, drawstyle="steps-post", label=arm)
         for q in (0.25, 0.5, 0.75, 0.95):
             at = _quantile(one.pooled, q)
             drawing.tip(upper, at, q, f"{arm} p{100 * q:g}: {wording.number(at)} ms")

@@ -122,7 +122,7 @@ def as_png(chart: Chart, dpi: int = 160) -> bytes:
     """The chart as a PNG on white."""
     with _settings(chart.name):
         buffer = io.BytesIO()
-        chart.draw(PAPER).figure.savefig(buffer, format="png", dpi=dpi, facecolor="#ffffff")
+        _on_paper(chart).savefig(buffer, format="png", dpi=dpi, facecolor="#ffffff", bbox_inches="tight")
     return buffer.getvalue()
 
 
@@ -131,8 +131,23 @@ def as_svg_file(chart: Chart) -> str:
     with _settings(chart.name):
         buffer = io.StringIO()
         # No date: the same run gives the same bytes.
-        chart.draw(PAPER).figure.savefig(buffer, format="svg", facecolor="#ffffff", metadata={"Date": None})
+        figure = _on_paper(chart)
+        figure.savefig(buffer, format="svg", facecolor="#ffffff", metadata={"Date": None}, bbox_inches="tight")
     return buffer.getvalue()
+
+
+def _on_paper(chart: Chart) -> Figure:
+    """The chart with the legend that a page has once for a section."""
+    drawn = chart.draw(PAPER).figure
+    lines = {
+        text: handle for axes in drawn.axes for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    if lines:
+        drawn.legend(
+            lines.values(), lines.keys(), loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=min(4, len(lines)),
+            frameon=False, fontsize=10.5,
+        )  # fmt: skip
+    return drawn
 
 
 def _settings(salt: str) -> AbstractContextManager[None]:

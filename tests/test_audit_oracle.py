@@ -19,7 +19,7 @@ from tests.engines.visit import body_of
 LOAD = workload(200, 3)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 2**63), count=st.integers(1, 200), share=st.floats(0, 0.5))
 def test_audits_stay_inside_their_share(seed: int, count: int, share: float) -> None:
     audits = plan_audit(seed, LOAD[:count], share)

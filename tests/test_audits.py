@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.audits import audit_source, audits_in_pair
@@ -52,7 +52,6 @@ def _pair(plan: Plan, folder: Path, pair: int = 1) -> tuple[list[dict], list[dic
 TEMPLATE = make_cells(_plan())[0]
 
 
-@settings(deadline=None)
 @given(share=st.floats(0, 1), counts=st.lists(st.integers(1, 60), min_size=1, max_size=5), pairs=st.integers(1, 12))
 def test_audits_add_up_to_their_share_and_never_over_it(share: float, counts: list[int], pairs: int) -> None:
     cells = [replace(TEMPLATE, concurrency=c + 1, request_count=n) for c, n in enumerate(counts)]

@@ -182,7 +182,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(JSON, min_size=1, max_size=4), st.sampled_from([0, 200, 200, 200, 404, 500]))
 def test_no_reply_makes_a_probe_fall_over(values: list[Any], status: int) -> None:
     bodies = [json.dumps(value) for value in values]  # NaN and huge integers too

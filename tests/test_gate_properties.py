@@ -18,7 +18,7 @@ from harness.verdict import Check, Family, Status, Verdict
 from tests.gate_runs import CELLS, gate_run, visits, with_cell
 
 PASSING = gate_run(1.45)
-LAW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+LAW = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 PAIRS, ROLES, NAMES = st.integers(1, 6), st.sampled_from(["baseline", "candidate"]), st.sampled_from(CELLS)
 LATENCIES = st.sampled_from(["ttft_ms", "tpot_ms"])
 STATS = st.sampled_from(["p50", "p95"])

@@ -146,7 +146,7 @@ def test_a_long_note_is_refused(tmp_path: Path) -> None:
         add(tmp_path / "h.jsonl", note="x" * 501)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_no_byte_can_be_changed_in_silence(data: st.DataObject) -> None:
     with TemporaryDirectory() as folder:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from oracles.kl_metrics import Positions, bucketed_kld, full_kld, kl_metrics
@@ -178,7 +178,6 @@ def test_too_few_or_broken_positions_are_refused() -> None:
         kl_metrics(broken)
 
 
-@settings(deadline=None)
 @given(seed=st.integers(0, 2**31), known=st.integers(1, 30), scale=st.floats(0.1, 5))
 def test_the_bucketed_divergence_is_a_lower_bound(seed: int, known: int, scale: float) -> None:
     rng = np.random.default_rng(seed)

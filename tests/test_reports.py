@@ -29,7 +29,7 @@ from reports.clean_text import clean
 from reports.definitions import DEFINITIONS, as_markdown, define
 from reports.divergence import read_scored
 from reports.examples import worst_examples
-from reports.export import as_csv, run_tables, write_csv, write_png
+from reports.export import as_csv, run_tables, write_csv, write_png, write_svg
 from reports.flips import flipped, read_flips, tasks_table
 from reports.heatmap import heatmap
 from reports.html import write_report
@@ -125,6 +125,16 @@ def test_every_table_and_chart_of_the_page_is_exported(passing: Path, tmp_path: 
     drawn = {chart.name for section in made for chart in section.charts if chart.only != "phone"}
     assert {path.stem for path in pngs} == drawn
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in pngs)
+
+
+def test_a_chart_on_paper_names_its_lines(passing: Path, tmp_path: Path) -> None:
+    written = {path.stem: path.read_text() for path in write_svg([passing], tmp_path)}
+    several = [
+        name for name in written if name.startswith(("margin-tail", "margin-position", "pareto-", "distribution-"))
+    ]
+    assert len(several) > 3
+    for name in several:
+        assert ">candidate<" in written[name] and ">baseline<" in written[name], name
 
 
 def test_the_metrics_page_is_what_the_report_shows() -> None:
@@ -322,7 +332,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_damaged_verdict_becomes_a_pass_or_a_crash(passing: Path, tmp_path: Path, data: st.DataObject) -> None:
     verdict = json.loads((passing / "verdict.json").read_text())

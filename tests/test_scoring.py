@@ -265,7 +265,7 @@ logit_rows = st.integers(1, 5).flatmap(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(shape=logit_rows, k=st.integers(0, 12), ties=st.booleans())
 def test_row_statistics_are_exact(shape: tuple[int, int, int], k: int, ties: bool) -> None:
     seed, rows, vocab = shape
