@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 @click.option("--api-key-env", metavar="VARIABLE", help="Environment variable that holds the key.")
 @click.option(
     "--extra-inputs", multiple=True, metavar="KEY:VALUE",
-    help="Field of every request, e.g. return_token_ids:true (vLLM: its own ids are scored); repeatable.",
+    help="Field of every request; return_token_ids:true (vLLM) or logprobs:true (llama.cpp) has it return its own ids.",
 )  # fmt: skip
 @click.option(
     "--launch", multiple=True, metavar="NAME=COMMAND", help="Start that endpoint by this command and end it after."
