@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from harness.criteria import read_criteria
 from harness.measurement import Role
 from harness.plan import Plan
+from harness.plan import Reference as AskedReference
 from harness.traffic_plan import TrafficPlan
 from harness.workload import seed_for
 from oracles.endpoint_reference import http_ask
@@ -55,6 +56,12 @@ def endpoint_ask(plan: TrafficPlan, arm: str) -> Ask:
     endpoint = plan.endpoint(arm)
     key = os.environ.get(endpoint.api_key_env) if endpoint.api_key_env else None
     return http_ask(endpoint.all_urls[0], api_key=key, timeout_s=plan.request_timeout_s)
+
+
+def reference_ask(reference: AskedReference) -> Ask:
+    """The same for a reference server."""
+    key = os.environ.get(reference.api_key_env) if reference.api_key_env else None
+    return http_ask((reference.url or "").rstrip("/").removesuffix("/v1"), api_key=key)
 
 
 def ask_endpoint(

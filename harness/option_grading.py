@@ -17,6 +17,7 @@ from harness.option_tasks import ITEMS, OPTIONS, encoder, option_specs
 from harness.plan import Plan
 from harness.progress import Progress
 from harness.run_store import read_json, sha256, write_json
+from harness.speed import SERVED_SHARE
 from harness.task_grading import ROLES, scores_of
 from oracles.task_grades import write_grades
 from oracles.task_model import TaskError
@@ -37,6 +38,8 @@ def grade_option_tasks(plan: Plan, root: Path, progress: Progress) -> None:
         for role in ROLES:
             progress(f"grading the {role}'s options")
             said = pq.read_table(root / "options" / role / "rows.parquet").to_pylist()
+            if role == "baseline":
+                _answered(said)
             write_grades(grade_options(option_specs(plan), items, said, encoder(root)), out / role / "options.parquet")
         arms = read_grades([out / role / "options.parquet" for role in ROLES])
     except TaskError as error:
@@ -52,6 +55,16 @@ def grade_option_tasks(plan: Plan, root: Path, progress: Progress) -> None:
 def option_scores(root: Path) -> TaskScores | None:
     """Paired scores out of oracles/*/options.parquet; None when no option was graded."""
     return scores_of([root / "oracles" / role / "options.parquet" for role in ROLES])
+
+
+def _answered(said: list[dict[str, Any]]) -> None:
+    """TaskError when the baseline left more unanswered than a candidate may: its failures must help nobody."""
+    problems = [row["problem"] for row in said if row["problem"]]
+    if len(problems) > (1 - SERVED_SHARE) * len(said):
+        raise TaskError(
+            f"The baseline gave no log-probabilities for {len(problems)} of {len(said)} options, the first because: "
+            f"{problems[0]}"
+        )
 
 
 def _prove(root: Path, role: Role) -> None:

@@ -37,6 +37,7 @@ from harness.power import wants_more_pairs
 from harness.preflight import preflight
 from harness.progress import Progress, counting
 from harness.raw_export import write_requests
+from harness.reference_tasks import collect_reference_tasks
 from harness.run_store import RunStore, read_json, write_bytes, write_json
 from harness.score import SCORES, check_reference, score_arms
 from harness.task_stream import check_tasks, task_source, write_tasks
@@ -66,6 +67,7 @@ def gate(plan: Plan, store: RunStore, progress: Progress, prompt_seed: int | Non
             calibrate(plan, cells, pairs, store, progress)
             collect_logits(plan, documents_wanted(plan), store, engines, progress)
             collect_option_rows(plan, store, engines, progress)
+            collect_reference_tasks(plan, store, progress)
             score(plan, pairs, store, progress)
             verdict = decide(plan, store, progress)
     if verdict is None:

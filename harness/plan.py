@@ -38,6 +38,7 @@ class Reference(Strict):
     api_key_env: str | None = Field(None, description="name of the environment variable that holds url's key")
     dtype: Literal["bfloat16", "float32", "float16"] = "bfloat16"
     device: str = "auto"
+    tasks: bool = Field(False, description="also ask url the run's task items, for scores beside the engines'")
     ray: str | None = Field(None, description="address of a Ray cluster that scores; `local` starts one here")
     tensor_parallel: int = Field(1, ge=1, description="GPUs of this machine that the weights of path are cut over")
 
@@ -45,6 +46,8 @@ class Reference(Strict):
     def _one_kind(self) -> Reference:
         if (self.path is None) == (self.url is None):
             raise ValueError("give either path (a local folder) or url (a server with prompt logprobs)")
+        if self.tasks and self.url is None:
+            raise ValueError("tasks needs url: only a server generates answers; a folder scores those of the engines")
         if self.ray is not None and self.path is None:
             raise ValueError("ray needs path: a folder that every machine of the cluster sees")
         if self.tensor_parallel > 1 and (self.path is None or self.ray is not None or self.device != "auto"):

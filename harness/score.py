@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,12 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness.errors import InvalidRun
-from harness.logits import score_collected
+from harness.logits import reference_ask, score_collected
 from harness.measurement import Role
 from harness.option_grading import grade_option_tasks
 from harness.plan import Plan
 from harness.plan import Reference as AskedReference
 from harness.progress import Progress, counting
+from harness.reference_tasks import grade_reference_tasks
 from harness.roofline import steps_per_s
 from harness.run_store import read_json, write_json
 from harness.task_grading import grade_tasks
@@ -24,7 +24,7 @@ from harness.traffic_plan import TrafficPlan
 from oracles.answers import Visit, keys_with_ids
 from oracles.audit import judge_audit
 from oracles.drift import check_drift
-from oracles.endpoint_reference import http_ask, open_endpoint
+from oracles.endpoint_reference import open_endpoint
 from oracles.floor import Floor, measure_floor
 from oracles.floor_file import take_floor
 from oracles.parallel_reference import open_parallel
@@ -56,6 +56,7 @@ def score_arms(plan: Plan, pairs: int, root: Path, progress: Progress) -> list[P
             _score_tokens(plan, visits, reference, root, progress)
             score_collected(root, ROLES, reference, progress)
         _check_conduct(plan, visits, reference, root, progress)
+        grade_reference_tasks(plan, root)
         grade_tasks(plan, pairs, root, progress)
         grade_option_tasks(plan, root, progress)
     except OracleError as error:
@@ -82,9 +83,7 @@ def open_reference_of(asked: AskedReference, plan: TrafficPlan, progress: Progre
         progress("loading the reference")
         return open_reference(asked.path, device=asked.device, dtype=asked.dtype)
     progress("asking the reference server what it returns")
-    key = os.environ.get(asked.api_key_env) if asked.api_key_env else None
-    ask = http_ask((asked.url or "").rstrip("/").removesuffix("/v1"), api_key=key)
-    return open_endpoint(ask, asked.model or plan.model, plan.tokenizer_path or Path())
+    return open_endpoint(reference_ask(asked), asked.model or plan.model, plan.tokenizer_path or Path())
 
 
 def _score_tokens(

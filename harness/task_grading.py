@@ -49,8 +49,10 @@ def grade_tasks(plan: Plan, pairs: int, root: Path, progress: Progress) -> None:
             write_json(out / role / "tasks.json", unscored(role, str(error)))
         return
     inputs = {f"{FOLDER}/{ITEMS}": sha256(folder / ITEMS)}
+    known = out / "reference" / "tasks.parquet"
+    (reference,) = read_grades([known]) if known.is_file() else (None,)
     for role, mine, other in zip(ROLES, arms, reversed(arms), strict=True):
-        write_json(out / role / "tasks.json", summarise(role, mine, other, inputs))
+        write_json(out / role / "tasks.json", summarise(role, mine, other, inputs, reference=reference))
     write_flips(flips(*arms), out / "candidate" / "flips.parquet")
 
 

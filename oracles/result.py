@@ -48,7 +48,7 @@ class OracleResult(Record):
 
     schema_version: Literal[1] = 1
     oracle: str
-    arm: Literal["baseline", "candidate", "floor", "both"]
+    arm: Literal["baseline", "candidate", "floor", "reference", "both"]
     version: int
     status: Literal["scored", "unscored"]
     reason: str = ""

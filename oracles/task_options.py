@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -106,7 +107,10 @@ def collect_options(
 
 
 def ask_options(ask: Ask, model: str, options: Sequence[Option], path: Path, progress: Progress | None = None) -> Path:
-    """Ask an endpoint about every option and write what it said; what it refused is a row with its problem."""
+    """Ask an endpoint about every option and write what it said; what it refused is a row with its problem.
+
+    Answers are kept beside `path` as they come, so one that was killed goes on and asks nothing again that was told.
+    """
 
     def one(option: Option) -> dict[str, Any]:
         told: dict[str, Any] = {"item": option.item, "option": option.option}
@@ -118,13 +122,30 @@ def ask_options(ask: Ask, model: str, options: Sequence[Option], path: Path, pro
         greedy = all(row.logprob >= other for row, other in zip(rows, best, strict=True))
         return told | {"logprobs": [row.logprob for row in rows], "greedy": greedy, "problem": ""}
 
-    done: list[dict[str, Any]] = []
-    with ThreadPoolExecutor(IN_FLIGHT) as pool:
-        for row in pool.map(one, options):
+    partial = path.with_name(f"{path.name}.partial")
+    done = _kept(partial)
+    told = {(row["item"], row["option"]) for row in done}
+    left = [option for option in options if (option.item, option.option) not in told]
+    with partial.open("a", encoding="utf-8") as kept, ThreadPoolExecutor(IN_FLIGHT) as pool:
+        for row in pool.map(one, left):
+            kept.write(json.dumps(row) + "\n")
+            kept.flush()
             done.append(row)
             if progress:
                 progress(len(done), len(options))
-    return write_table(path, pa.Table.from_pylist(done, schema=ROWS))
+    write_table(path, pa.Table.from_pylist(done, schema=ROWS))
+    partial.unlink()
+    return path
+
+
+def _kept(partial: Path) -> list[dict[str, Any]]:
+    """What an interrupted asking has kept; a line without its end is dropped."""
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    partial.touch()
+    data = partial.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]
+    os.truncate(partial, len(whole))
+    return [json.loads(line) for line in whole.splitlines()]
 
 
 def grade_options(

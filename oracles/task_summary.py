@@ -22,7 +22,7 @@ VERSION = 1
 MEMORY_GAP_PT = 5.0  # smaller gaps between the public and the sealed split are no accusation
 FLOOR, CEILING = 0.02, 0.98
 ALARM = 0.05  # mid-p below which lost answers are called a likely regression
-Arm = Literal["baseline", "candidate"]
+Arm = Literal["baseline", "candidate", "reference"]
 Kind = Literal["tasks", "options"]
 Values = npt.NDArray[np.float64]
 
@@ -47,9 +47,18 @@ FLIPS = pa.schema(
 
 
 def summarise(
-    arm: Arm, grades: pd.DataFrame, other: pd.DataFrame, inputs: dict[str, str], *, oracle: Kind = "tasks"
+    arm: Arm,
+    grades: pd.DataFrame,
+    other: pd.DataFrame,
+    inputs: dict[str, str],
+    *,
+    oracle: Kind = "tasks",
+    reference: pd.DataFrame | None = None,
 ) -> OracleResult:
-    """One arm's tasks.json or options.json from its grades (columns of GRADES); `other` are the other arm's."""
+    """One arm's tasks.json or options.json from its grades (columns of GRADES).
+
+    `other` are the other arm's, `reference` those of a reference server, where it was asked.
+    """
     if not len(grades):
         return unscored(arm, "The run asked no task item.", inputs, oracle=oracle)
     metrics = {"score": _score(grades)}
@@ -62,6 +71,7 @@ def summarise(
         metrics["at_limit"] = _share(grades["at_limit"])
         metrics["stop_kept"] = _share(grades["stop_kept"])
         metrics |= _thinking(grades, other)
+        metrics |= {} if reference is None else _length(grades, reference)
     notes = _notes(grades)
     if arm == "candidate":
         compared = _differences(other, grades)
@@ -74,7 +84,7 @@ def summarise(
         version=VERSION,
         status="scored",
         metrics=metrics,
-        findings=findings if oracle == "tasks" else (),  # options have no sealed split
+        findings=findings if oracle == "tasks" and arm != "reference" else (),  # options have no sealed split
         inputs=inputs,
         notes=notes,
     )
@@ -160,6 +170,17 @@ def _thinking(grades: pd.DataFrame, other: pd.DataFrame) -> dict[str, Metric]:
     if theirs.sum():
         ratio = float(thought.mean() / theirs.mean())
         metrics["thinking_over_other_arm"] = Metric(value=ratio, unit="x", n=len(thought))
+    return metrics
+
+
+def _length(grades: pd.DataFrame, reference: pd.DataFrame) -> dict[str, Metric]:
+    """Characters written and thought, against the reference's on the same items."""
+    theirs = reference[reference["fate"] != "error"].groupby("item")[["text", "thinking"]].first()
+    both = grades.merge(theirs, left_on="item", right_index=True, suffixes=("", "_r"))
+    metrics = {}
+    for name, column in (("length_over_reference", "text"), ("thinking_over_reference", "thinking")):
+        if total := both[f"{column}_r"].str.len().sum():
+            metrics[name] = Metric(value=float(both[column].str.len().sum() / total), unit="x", n=len(both))
     return metrics
 
 

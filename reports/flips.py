@@ -27,6 +27,7 @@ _COLUMNS = (
     Column("Gained", "number", "flip_gained"),
     Column("Items", "number", "n"),
 )
+_REFERENCE = Column("Reference", "number", "reference_score")
 
 
 def read_flips(run: Run) -> list[dict[str, Any]]:
@@ -54,7 +55,8 @@ def tasks_table(
     title: str = "Task scores, graded on the timed answers",
 ) -> Table:
     """Scores by task of both arms, and how many answers flipped each way."""
-    scores = {arm: as_dict(run.oracles.get(arm, {}).get(oracle, {}).get("metrics")) for arm in run.arms}
+    arms = ("candidate", "baseline", "reference")
+    scores = {arm: as_dict(run.oracles.get(arm, {}).get(oracle, {}).get("metrics")) for arm in arms}
     names = [name for name in scores.get("candidate", {}) if name == "score" or name.startswith("score.")]
     counts = Counter((str(row["task"]), str(row["direction"])) for row in flips)
     whole = Counter(str(row["direction"]) for row in flips)
@@ -65,15 +67,18 @@ def tasks_table(
         ways: list[int | None] = [counts[task, way] if task else whole[way] for way in ("lost", "gained")]
         lost, gained = (None, None) if task in _SPLITS else ways  # a flip names its task only
         mine, theirs = as_number(one.get("value")), as_number(other.get("value"))
+        known = as_number(as_dict(scores["reference"].get(name)).get("value"))
         apart = mine - theirs if mine is not None and theirs is not None else None
         paired = as_dict(scores["candidate"].get(f"difference.{task}" if task else "difference"))
         rows.append(
             TableRow((
                 text(clean(task, 120) or "all tasks"), num(mine, "%"), _ends(one), num(theirs, "%"), _ends(other),
                 num(apart, "pt"), _ends(paired), _count(lost), _count(gained), _count(as_number(one.get("n"))),
+                *((num(known, "%"),) if scores["reference"] else ()),
             ))
         )  # fmt: skip
-    return Table(oracle, title, _COLUMNS, tuple(rows))
+    columns = (*_COLUMNS, *((_REFERENCE,) if scores["reference"] else ()))
+    return Table(oracle, title, columns, tuple(rows))
 
 
 def _count(value: float | None) -> Item:

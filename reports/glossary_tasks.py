@@ -19,6 +19,10 @@ TASKS = (
         _TASKS,
     ),
     Definition(
+        "reference_score", "Reference's score", "What the reference server scores on the same items, asked apart. It "
+        "is there for comparison; nothing is judged by it.", "mean over items", "%", "oracles/reference/tasks.json",
+    ),
+    Definition(
         "flip_lost", "Lost", "Answers that the baseline got right and the candidate wrong.", "count of items", "items",
         "oracles/*/flips.parquet",
     ),
@@ -87,6 +91,14 @@ TASKS = (
     ),
     Definition(
         "thinking_chars", "Thinking", "How much was thought.", "median over answers", "characters", _TASKS,
+    ),
+    Definition(
+        "length_over_reference", "Length, against the reference", "Whether an engine writes more than the reference.",
+        "characters written / the reference's on the same items", "x", _TASKS,
+    ),
+    Definition(
+        "thinking_over_reference", "Thinking, against the reference", "Whether an engine thinks longer than it.",
+        "characters thought / the reference's on the same items", "x", _TASKS,
     ),
     Definition(
         "thinking_over_other_arm", "Thinking, against the other arm", "Whether one engine thinks longer.",

@@ -40,9 +40,8 @@ from oracles.endpoint_reference import http_ask
 from oracles.task_loading import TaskSpec
 from oracles.task_options import ask_options, collect_options, grade_options
 from oracles.task_pack import families
-from oracles.task_pack.facts import CAPITALS
 
-TASK = "options_capitals"
+TASK = "options_sums"
 ROUNDING = 0.05  # nats: a sum of BF16 log-probabilities, asked for in other batches
 
 
@@ -170,13 +169,14 @@ def check_options(url: str, model: str, tokenizer: Path, folder: Path) -> int:
 
 
 def write_task(folder: Path) -> Path:
-    """The task's YAML and data: every capital among three others."""
+    """The task's YAML and data: sums among near ones and the number added, at which a small model is often wrong."""
     folder.mkdir(parents=True, exist_ok=True)
-    cities = list(CAPITALS.values())
     rows = []
-    for n, country in enumerate(CAPITALS):
-        options = [cities[(n + step) % len(cities)] for step in (0, 7, 13, 22)]
-        rows.append({"q": f"The capital of {country} is", "options": options[n % 4 :] + options[: n % 4], "a": -n % 4})
+    for n in range(40):
+        one, other = 11 + 7 * n % 83, 12 + 29 * n % 71
+        options = [str(one + other), str(one + other + 1), str(one + other - 10), str(other)]
+        options = options[n % 4 :] + options[: n % 4]
+        rows.append({"q": f"The sum of {one} and {other} is", "options": options, "a": -n % 4})
     (folder / f"{TASK}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     config: dict[str, Any] = {
         "task": TASK, "output_type": "multiple_choice", "test_split": "test", "dataset_path": "json",

@@ -86,10 +86,8 @@ def test_an_echo_that_lost_a_token_is_refused() -> None:
 WORDS = ["reference", "margin", "token", "probability"]
 
 
-@pytest.fixture
-def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TaskSpec:
+def words_task(folder: Path) -> TaskSpec:
     """Twelve questions with four options of different lengths each."""
-    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     rows = [
         {
             "q": f"The {n}th word of what the reference scores is",
@@ -98,15 +96,21 @@ def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TaskSpec:
         }
         for n in range(12)
     ]
-    (tmp_path / "words.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "words.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = {
         "task": "words", "output_type": "multiple_choice", "test_split": "test", "dataset_path": "json",
-        "dataset_kwargs": {"data_files": {"test": str(tmp_path / "words.jsonl")}}, "doc_to_text": "{{q}}",
+        "dataset_kwargs": {"data_files": {"test": str(folder / "words.jsonl")}}, "doc_to_text": "{{q}}",
         "doc_to_choice": "{{options}}", "doc_to_target": "{{a}}",
         "metric_list": [{"metric": "acc"}, {"metric": "acc_norm"}],
     }  # fmt: skip
-    (tmp_path / "words.yaml").write_text(yaml.safe_dump(config))
-    return TaskSpec(str(tmp_path / "words.yaml"), options=True)
+    (folder / "words.yaml").write_text(yaml.safe_dump(config))
+    return TaskSpec(str(folder / "words.yaml"), options=True)
+
+
+@pytest.fixture
+def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TaskSpec:
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    return words_task(tmp_path)
 
 
 def encode(text: str) -> list[int]:
@@ -167,6 +171,32 @@ def test_a_server_that_ignores_echo_scores_nothing(task: TaskSpec, tmp_path: Pat
     assert "1 rows of log-probabilities came for a prompt" in rows[0]["text"]
 
 
+class Killed(Exception):  # noqa: N818 - what happened, not a fault
+    pass
+
+
+def test_an_interrupted_asking_goes_on_with_what_is_left(
+    task: TaskSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oracles.task_options.IN_FLIGHT", 1)
+    _, options, _ = collect_options(task, encode, seed=1)
+    whole = pq.read_table(ask_options(Server(), "m", options, tmp_path / "whole.parquet"))
+    server, path = Server(), tmp_path / "run" / "rows.parquet"
+
+    def killed(path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        if len(server.asked) == 9:
+            raise Killed
+        return server(path, body)
+
+    with pytest.raises(Killed):
+        ask_options(killed, "m", options, path)
+    with path.with_name("rows.parquet.partial").open("a") as torn:
+        torn.write('{"item": "task/wor')
+    assert pq.read_table(ask_options(server, "m", options, path)).equals(whole)
+    assert len(server.asked) == len(options) == len({tuple(body["prompt"]) for body in server.asked})
+    assert [one.name for one in path.parent.iterdir()] == ["rows.parquet"]
+
+
 def test_what_is_graded_is_what_was_asked(task: TaskSpec, tmp_path: Path) -> None:
     items, options, (about,) = collect_options(replace(task, limit=5), encode, seed=1)
     assert len(items) == 5 and len(options) == 20 and (about.metric, about.items) == ("acc", 5)
@@ -217,6 +247,23 @@ def test_options_are_scored_where_the_reference_proved_the_rows(task: TaskSpec, 
     assert (scores.baseline != scores.candidate).any()
     result = read_json(root / "oracles/candidate/options.json")
     assert result["oracle"] == "options" and result["metrics"]["difference"]["n"] == 12 and not result["findings"]
+
+
+def test_a_baseline_that_stops_answering_helps_nobody(task: TaskSpec, tmp_path: Path) -> None:
+    plan = plan_of(task)
+    root = written(plan, tmp_path / "run")
+    for arm in ("baseline", "candidate"):
+        write_json(root / "oracles" / arm / "logits.json", {"metrics": {"kld@prefill": {}}, "notes": ()})
+
+    def gone(_path: str, _body: Mapping[str, Any]) -> Mapping[str, Any]:
+        raise OracleError("connection refused")
+
+    ask_options(gone, "m", read_options(root / OPTIONS), root / "options/baseline/rows.parquet")
+    grade_option_tasks(plan, root, silent)
+    result = read_json(root / "oracles/candidate/options.json")
+    assert result["status"] == "unscored" and option_scores(root) is None
+    assert "The baseline gave no log-probabilities for 48 of 48 options" in result["reason"]
+    assert "connection refused" in result["reason"]
 
 
 def test_an_endpoint_without_true_rows_is_refused_before_anything_is_timed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,17 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from harness import pipeline
+from harness import pipeline, reference_tasks
 from harness.judge import judge
-from harness.plan import Plan, make_plan
+from harness.plan import Plan, Reference, make_plan
 from harness.progress import silent
-from harness.run_store import RunStore, write_json
+from harness.run_store import RunStore, read_json, write_json
+from harness.task_grading import grade_tasks
 from harness.traffic import Visit
 from harness.verdict import Status, Verdict
+from oracles.reference import OracleError
+from reports.flips import tasks_table
+from reports.run_data import read_run
 from tests.engines.answer_sheet import AnswerSheet, answers_of
 from tests.engines.dialects import DIALECTS
 from tests.engines.stream import Engine
@@ -109,6 +114,42 @@ def test_a_gate_grades_its_tasks_and_resumes_without_asking_an_item_twice(
     assert judge(plan, root) == verdict, "judged again from the files it is the same"
     told = {check.check for check in verdict.checks}
     assert not any(name.startswith("oracle.tasks") for name in told)
+
+
+def test_a_reference_server_is_asked_the_items_once_for_its_own_scores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, root = plan_in(tmp_path), tmp_path / "run"
+    served = Reference(url="http://r/v1", model="bf16", tasks=True)
+    asked: Counter[str] = Counter()
+
+    def ask(path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        assert path == "/v1/chat/completions" and body["model"] == "bf16" and "stream" not in body
+        question = body["messages"][-1]["content"]
+        asked[question] += 1
+        if len(asked) == 1:
+            raise OracleError("HTTP 500")
+        answer = answers_of(root)[question]
+        message = {"content": f"{answer} {answer}", "reasoning_content": "Let me see. " * 2}
+        return {"choices": [{"message": message, "finish_reason": "stop"}], "usage": {"completion_tokens": 3}}
+
+    run(monkeypatch, plan, root, Client(""))
+    monkeypatch.setattr(reference_tasks, "reference_ask", lambda _reference: ask)
+    plan = plan.model_copy(update={"reference": served})
+    store = RunStore.open(root)
+    for _ in range(2):
+        reference_tasks.collect_reference_tasks(plan, store, silent)
+    assert set(asked.values()) == {1} and len(asked) == 35
+    reference_tasks.grade_reference_tasks(plan, root)
+    grade_tasks(plan, 5, root, silent)
+    told = read_json(root / "oracles/reference/tasks.json")
+    assert told["metrics"]["error"]["value"] == pytest.approx(1 / 35) and told["findings"] == []
+    assert 0 < told["metrics"]["score"]["value"] < 100
+    metrics = read_json(root / "oracles/candidate/tasks.json")["metrics"]
+    assert metrics["length_over_reference"]["value"] == pytest.approx(0.5, abs=0.05)
+    assert metrics["thinking_over_reference"]["value"] == 0.0
+    table = tasks_table(read_run(root), [])
+    assert table.columns[-1].label == "Reference" and table.rows[0].items[-1].value == told["metrics"]["score"]["value"]
 
 
 def test_tasks_that_could_not_be_graded_are_invalid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
