@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-# Gates of the honest engine in each dialect of the zoo, every one on prompts of its own.
-HONEST_RUNS ?= 6
+# Gates of the honest engine in each dialect of the zoo, and the sets of prompts that they take in turn.
+HONEST_RUNS ?= 20
+PROMPT_SETS ?= 2
 PIP    := $(BIN)/pip --disable-pip-version-check --quiet
 
 .PHONY: help venv demo test check acceptance bench bench-scoring tasks-check bench-one-stream report-check zoo zoo-live zoo-fast mutations clean example bench-traffic profiles-smoke
@@ -47,14 +48,14 @@ test: venv
 acceptance: venv
 	scripts/acceptance_vllm.sh
 	$(BIN)/pytest -m acceptance
-	$(BIN)/python scripts/zoo.py --score-needed --honest-runs $(HONEST_RUNS)
+	$(BIN)/python scripts/zoo.py --score-needed --honest-runs $(HONEST_RUNS) --prompt-sets $(PROMPT_SETS)
 
 # The detection matrix, resumable (runs/zoo); writes docs/zoo.md. Remove runs/zoo to begin anew.
 zoo: venv
-	$(BIN)/python scripts/zoo.py --score-needed --honest-runs $(HONEST_RUNS)
+	$(BIN)/python scripts/zoo.py --score-needed --honest-runs $(HONEST_RUNS) --prompt-sets $(PROMPT_SETS)
 
 zoo-live: venv
-	$(BIN)/python scripts/zoo.py --live
+	$(BIN)/python scripts/zoo.py --live --score-needed
 
 # 20 runs of the honest engine in each dialect, every other engine once.
 zoo-fast: venv
