@@ -22,7 +22,7 @@ from tests.engines.fast import NEEDS_PIPELINE, FastGate, fast_gate
 from tests.engines.honest import engines
 from tests.engines.proxy import Upstream
 from tests.engines.server import Server, serving
-from tests.engines.stream import Engine, Request
+from tests.engines.stream import Engine, Request, Stream
 from tests.engines.toy import Pace, Toy, toy_tokenizer
 from tests.test_golden_server import BODY, ask
 
@@ -118,6 +118,23 @@ def test_a_cheat_works_on_a_real_stream_too(tmp_path: Path) -> None:
         with serving(looping) as url:
             ask(url, BODY)
         assert {event["text"] for event in looping.sends[0]["events"]} == {" a"}
+
+
+def test_an_upstream_is_asked_with_fields_of_its_own() -> None:
+    seen: list[dict[str, Any]] = []
+
+    class Noting(Toy):
+        def events(self, request: Request) -> Stream:
+            seen.append(request.body)
+            return super().events(request)
+
+    toy = Noting(toy_tokenizer(), Pace(5, 0, 1, jitter=0))
+    with (
+        serving(Server(Engine(), [toy])) as url,
+        serving(Server(Engine(), [Upstream(url, extra={"cache_prompt": False})])) as proxy,
+    ):
+        assert ask(proxy, BODY)[0] == 200
+    assert seen[0]["cache_prompt"] is False and "cache_prompt" not in BODY
 
 
 def test_an_upstream_that_dies_is_an_error_in_the_stream() -> None:

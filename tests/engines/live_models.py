@@ -18,6 +18,7 @@ from tests.engines.proxy import Upstream
 from tests.engines.zoo import BASELINES, MODEL, Zoo
 
 READY_S = 60
+UNCACHED = {"cache_prompt": False}  # llama.cpp's own field
 
 
 @contextmanager
@@ -30,7 +31,8 @@ def running(zoo: Zoo) -> Iterator[Callable[[Entry], list[Any]]]:
             command += ["--alias", MODEL, "--port", ports[role], "--threads", 1, "--parallel", 4]
             server = processes.start([str(word) for word in command], log=zoo.out / f"llama-{name}.log")
             stack.callback(server.stop)
-        upstreams = {role: Upstream(f"http://127.0.0.1:{port}") for role, port in ports.items()}
+        # All engines ask these servers the same: whoever came later would find its prompts in their caches.
+        upstreams = {role: Upstream(f"http://127.0.0.1:{port}", extra=UNCACHED) for role, port in ports.items()}
         for upstream in upstreams.values():
             _wait_for(upstream.url)
         # Nothing is paced here: Q8_0 decodes faster than Q4_1, so an honest Q4_1 would rightly fail on speed before it.

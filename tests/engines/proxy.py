@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
@@ -15,17 +15,21 @@ from tests.engines.stream import Event, Refusal, Request, Stream, Usage
 
 @dataclass(frozen=True)
 class Upstream:
-    """An OpenAI-compatible endpoint. `model` replaces the name in the request when the upstream calls it otherwise."""
+    """An OpenAI-compatible endpoint.
+
+    model: replaces the name in the request when the upstream calls it otherwise. extra: fields of every request to it.
+    """
 
     url: str
     model: str | None = None
     timeout_s: float = 600.0
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
     async def events(self, request: Request) -> Stream:
         """Ask it and yield its events with the time they came, in milliseconds since the request."""
         path = "/v1/chat/completions" if "messages" in request.body else "/v1/completions"
         body = {**request.body, "stream": True, "stream_options": {"include_usage": True}}
-        body |= {"model": self.model} if self.model else {}
+        body |= ({"model": self.model} if self.model else {}) | dict(self.extra)
         started = time.monotonic()
         timeout = aiohttp.ClientTimeout(total=self.timeout_s)
         try:
