@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 Ids = npt.NDArray[np.int64]
+Scored = TypeVar("Scored")
 
 BATCH_TOKENS_CPU = 2048
 BATCH_TOKENS_GPU = 16384  # at most: the size that was measured on an H200
@@ -64,6 +65,20 @@ def _batch_size(lengths: Sequence[int], limit: int) -> int:
         if padded - tokens > PADDING * padded and tokens - length > limit // FULL:
             return size
     return min(len(lengths), max(1, limit // longest))
+
+
+def within_memory(
+    queue: list[list[int]], run: Callable[[list[int]], Scored | None], notes: list[str]
+) -> Iterator[tuple[list[int], Scored]]:
+    """Every batch with what `run` makes of it; when memory runs out (None) all that is left is halved, with a note."""
+    while queue:
+        made = run(queue[0])
+        if made is None:
+            queue = halved(queue)
+            notes.append(f"memory ran out: scoring went on with {len(queue[0])} sequences at once")
+            continue
+        yield queue[0], made
+        queue = queue[1:]
 
 
 def halved(queue: Sequence[list[int]]) -> list[list[int]]:

@@ -15,54 +15,28 @@ from multiprocessing import connection, get_context
 from pathlib import Path
 from typing import Any
 
-from oracles.batching import BATCH_TOKENS_CPU, BATCH_TOKENS_GPU, halved, plan_batches
-from oracles.chat_tokenizer import ChatTokenizer, OracleError, read_chat_tokenizer
-from oracles.reference import model_folder, open_reference, revision
-from oracles.scoring import Progress, ScoreRequest, TokenScores, check_requests, score_batch
+from oracles.batching import within_memory
+from oracles.reference import OracleError, open_reference
+from oracles.scoring import ScoreRequest, TokenScores, score_batch
+from oracles.spread_reference import SpreadReference, read_folder
 
 
 @dataclass(frozen=True)
-class ParallelReference(ChatTokenizer):
-    """A model folder in `shards` processes; this one holds the tokenizer alone."""
+class ParallelReference(SpreadReference):
+    """A model folder in `shards` processes."""
 
     shards: int
-    dtype: str
-    revision: str
-    vocab_size: int
-    context_length: int
-    notes: list[str] = field(default_factory=list)
     running: list[_Processes] = field(default_factory=list)
 
-    def score(
-        self,
-        requests: Sequence[ScoreRequest],
-        *,
-        top_k: int = 0,
-        batch_tokens: int | None = None,
-        progress: Progress | None = None,
-    ) -> list[TokenScores]:
-        """Teacher-force every request, in the order given.
+    def gpus(self) -> int:
+        """The first of this machine's, one a shard."""
+        return _gpus()
 
-        Raises OracleError when a process ends or cannot load its part, ValueError and MemoryError as
-        `oracles.scoring.score` does.
-        """
-        lengths = [len(ids) for ids in check_requests(self, requests)]
-        queue = plan_batches(lengths, batch_tokens or (BATCH_TOKENS_GPU if _gpus() else BATCH_TOKENS_CPU))
-        results: dict[int, TokenScores] = {}
-        done = 0
-        while queue:
-            scores = self._scored([requests[i] for i in queue[0]], top_k)
-            if scores is None:
-                self.close()
-                queue = halved(queue)
-                self.notes.append(f"memory ran out: scoring went on with {len(queue[0])} sequences at once")
-                continue
-            results.update(zip(queue[0], scores, strict=True))
-            done += sum(lengths[i] for i in queue[0])
-            if progress:
-                progress(done, sum(lengths))
-            queue = queue[1:]
-        return [results[i] for i in range(len(requests))]
+    def score_planned(
+        self, requests: Sequence[ScoreRequest], planned: list[list[int]], top_k: int
+    ) -> Iterator[tuple[list[int], list[TokenScores]]]:
+        """One batch after the other, each by all processes."""
+        return within_memory(planned, lambda batch: self._scored([requests[i] for i in batch], top_k), self.notes)
 
     def close(self) -> None:
         """End the processes; a later `score` starts them again."""
@@ -70,13 +44,17 @@ class ParallelReference(ChatTokenizer):
             self.running.pop().end()
 
     def _scored(self, batch: Sequence[ScoreRequest], top_k: int) -> list[TokenScores] | None:
+        """None when memory ran out; the processes are ended then, and started anew by what is scored next."""
         try:
             if not self.running:
                 self.running.append(_Processes(self.path, self.shards, self.dtype))
-            return self.running[0].score(batch, top_k)
+            scores = self.running[0].score(batch, top_k)
         except (EOFError, OSError):
             self.close()
             raise OracleError("tensor_parallel: a process of the reference ended before it had answered.") from None
+        if scores is None:
+            self.close()
+        return scores
 
 
 def open_parallel(path: Path, shards: int, *, dtype: str = "bfloat16") -> ParallelReference:
@@ -84,12 +62,9 @@ def open_parallel(path: Path, shards: int, *, dtype: str = "bfloat16") -> Parall
 
     Raises OracleError for a folder that is no model's, one that cannot be cut so, or too few GPUs.
     """
-    folder = model_folder(path).resolve()
-    tokenizer, ends, config = read_chat_tokenizer(folder)
+    known, config = read_folder(path, dtype)
     _check_cut(config, shards)
-    return ParallelReference(
-        folder, tokenizer, ends, shards, dtype, revision(folder), config.vocab_size, config.max_position_embeddings
-    )
+    return ParallelReference(shards=shards, **known)
 
 
 def _check_cut(config: Any, shards: int) -> None:

@@ -7,49 +7,36 @@ results are the same whoever scores which. Ray starts a worker that died again a
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from oracles.batching import BATCH_TOKENS_CPU, BATCH_TOKENS_GPU, plan_batches
-from oracles.chat_tokenizer import ChatTokenizer, OracleError, read_chat_tokenizer
-from oracles.reference import model_folder, open_reference, revision
-from oracles.scoring import Progress, ScoreRequest, TokenScores, check_requests
+from oracles.reference import OracleError, open_reference
+from oracles.scoring import ScoreRequest, TokenScores
+from oracles.spread_reference import SpreadReference, read_folder
 
 WHOLE = 1 << 40  # tokens: a batch that was planned stays one
 
 
 @dataclass(frozen=True)
-class RayReference(ChatTokenizer):
+class RayReference(SpreadReference):
     """A model folder that every machine of the cluster sees under the same path."""
 
     address: str
-    dtype: str
-    revision: str
-    vocab_size: int
-    context_length: int
-    notes: list[str] = field(default_factory=list)
 
-    def score(
-        self,
-        requests: Sequence[ScoreRequest],
-        *,
-        top_k: int = 0,
-        batch_tokens: int | None = None,
-        progress: Progress | None = None,
-    ) -> list[TokenScores]:
-        """Teacher-force every request, in the order given.
+    def gpus(self) -> int:
+        """All of the cluster's. Raises OracleError when it cannot be reached."""
+        return _cluster(self.address)[1]
 
-        Raises OracleError when the cluster cannot be reached or has no machine that can score, ValueError as
-        `oracles.scoring.score` does.
-        """
-        lengths = [len(ids) for ids in check_requests(self, requests)]
+    def score_planned(
+        self, requests: Sequence[ScoreRequest], planned: list[list[int]], top_k: int
+    ) -> Iterator[tuple[list[int], list[TokenScores]]]:
+        """Every batch by some actor, as they finish."""
+        if not planned:
+            return
         ray, gpus = _cluster(self.address)
         device = "cuda" if gpus else "cpu"
-        planned = plan_batches(lengths, batch_tokens or (BATCH_TOKENS_GPU if gpus else BATCH_TOKENS_CPU))
-        if not planned:
-            return []
         actors = min(len(planned), gpus or max(int(ray.cluster_resources().get("CPU", 1)), 1))
         rows = [{"number": n, "work": pickle.dumps([requests[i] for i in batch])} for n, batch in enumerate(planned)]
         scorer = {"path": str(self.path), "dtype": self.dtype, "device": device, "top_k": top_k}
@@ -59,22 +46,10 @@ class RayReference(ChatTokenizer):
             compute=ray.data.ActorPoolStrategy(size=actors),
             **({"num_gpus": 1} if gpus else {"num_cpus": 1}),
         )
-        return self._gathered(scored, planned, requests, progress)
-
-    def _gathered(
-        self, scored: Any, planned: list[list[int]], requests: Sequence[ScoreRequest], progress: Progress | None
-    ) -> list[TokenScores]:
-        total, done = sum(map(len, requests)), 0
-        results: dict[int, TokenScores] = {}
         for row in scored.iter_rows():
-            batch = planned[int(row["number"])]
             scores, notes = pickle.loads(row["scores"])  # made by our own actors
             self.notes.extend(notes)
-            results.update(zip(batch, scores, strict=True))
-            done += sum(len(requests[i]) for i in batch)
-            if progress:
-                progress(done, total)
-        return [results[i] for i in range(len(requests))]
+            yield planned[int(row["number"])], scores
 
 
 class _Scorer:
@@ -101,13 +76,9 @@ def open_ray(path: Path, address: str, *, dtype: str = "bfloat16") -> RayReferen
 
     Raises OracleError for a folder that is no model's, or without Ray.
     """
-    folder = model_folder(path).resolve()
-    identity = revision(folder)
+    known, _ = read_folder(path, dtype)
     _import_ray()
-    tokenizer, ends, text = read_chat_tokenizer(folder)
-    return RayReference(
-        folder, tokenizer, ends, address, dtype, identity, text.vocab_size, text.max_position_embeddings
-    )
+    return RayReference(address=address, **known)
 
 
 def _cluster(address: str) -> tuple[Any, int]:

@@ -18,11 +18,11 @@ import numpy.typing as npt
 from oracles.batching import (
     BATCH_TOKENS_CPU,
     Ids,
-    halved,
     memory_tokens,
     padded,
     plan_batches,
     shared_prefix,
+    within_memory,
 )
 from oracles.token_statistics import raw_logits, reduce_rows
 
@@ -126,7 +126,10 @@ def score_batches(
     rows = check_requests(reference, requests)
     total, done = sum(map(len, rows)), 0
     queue = batches(reference, requests, 1 if cached else batch_tokens)
-    sent = _columns(reference, list(zip(requests, rows, strict=True)), queue, top_k, cached)
+    work = list(zip(requests, rows, strict=True))
+    sent = within_memory(
+        queue, lambda batch: _columns(reference, [work[i] for i in batch], top_k, cached), reference.notes
+    )
     before: tuple[list[int], list[Any]] | None = None
     # A GPU goes on while this side reads and keeps: a batch is sent off before the last one's numbers are waited for.
     for now in chain(sent, [None]):
@@ -137,24 +140,6 @@ def score_batches(
             if progress:
                 progress(done, total)
         before = now
-
-
-def _columns(
-    reference: LocalReference,
-    work: Sequence[tuple[ScoreRequest, Ids]],
-    queue: list[list[int]],
-    top_k: int,
-    cached: bool,
-) -> Iterator[tuple[list[int], list[Any]]]:
-    """Batches with their columns, halved and halved again when memory runs out."""
-    while queue:
-        columns = _within_memory(reference, [work[i] for i in queue[0]], top_k, cached)
-        if columns is None:
-            queue = halved(queue)
-            reference.notes.append(f"memory ran out: scoring went on with {len(queue[0])} sequences at once")
-            continue
-        yield queue[0], columns
-        queue = queue[1:]
 
 
 def batches(
@@ -197,7 +182,7 @@ def _checked(limits: Limits, request: ScoreRequest) -> Ids:
     return ids
 
 
-def _within_memory(
+def _columns(
     reference: LocalReference, batch: Sequence[tuple[ScoreRequest, Ids]], top_k: int, cached: bool
 ) -> list[Any] | None:
     """Columns of one batch, or None when memory ran out."""
@@ -245,7 +230,7 @@ def _forward(
 def score_batch(reference: LocalReference, requests: Sequence[ScoreRequest], top_k: int) -> list[TokenScores] | None:
     """Requests of like length in one forward pass; None when memory ran out."""
     rows = check_requests(reference, requests)
-    columns = _within_memory(reference, list(zip(requests, rows, strict=True)), top_k, cached=False)
+    columns = _columns(reference, list(zip(requests, rows, strict=True)), top_k, cached=False)
     return None if columns is None else _split(requests, columns)
 
 
