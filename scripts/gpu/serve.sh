@@ -2,6 +2,7 @@
 # Start the servers of examples/gpu, all at once, detached, and wait until each answers. One that answers is left alone.
 #
 # usage: serve.sh NAME...     names: eager compiled fp8 int4 eager-8b compiled-8b      stop.sh NAME... ends them
+#        serve.sh run NAME    in the foreground, for the `launch` of a plan
 # --kv-cache-memory-bytes instead of a share of the memory: vLLM then measures no free memory while it starts, which two
 # servers that start on one GPU would spoil for each other.
 set -euo pipefail
@@ -21,10 +22,9 @@ port_of() {
 
 answers() { python3 -c 'import sys, urllib.request as u; u.urlopen(sys.argv[1], timeout=2)' "http://127.0.0.1:$1/health" 2>/dev/null; }
 
-start() { # name
+run() { # name
   local name=$1 port model flags
   port=$(port_of "$name")
-  answers "$port" && return
   case $name in
     eager) model=smollm2-135m flags=("${small[@]}" --enforce-eager) ;;
     compiled) model=smollm2-135m flags=("${small[@]}") ;;
@@ -35,15 +35,24 @@ start() { # name
   esac
   local served=smollm2-135m
   [ "$model" = dense-8b ] && served=dense-8b
-  PYTHONPATH=$VLLM PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1 \
-    VLLM_USE_FLASHINFER_SAMPLER=0 VLLM_USE_DEEP_GEMM=0 VLLM_CACHE_ROOT=$EG/cache/vllm-$name \
-    TORCHINDUCTOR_CACHE_DIR=$EG/cache/inductor-$name TRITON_CACHE_DIR=$EG/cache/triton-$name \
-    setsid python3 -m vllm.entrypoints.openai.api_server --model "$MODELS/$model" --served-model-name $served \
-    --host 127.0.0.1 --port "$port" --dtype bfloat16 --max-logprobs 100 "${flags[@]}" \
-    >"$EG/servers/$name.log" 2>&1 </dev/null &
-  echo $! >"$EG/servers/$name.pid"
-  say "$name: started on port $port"
+  export PYTHONPATH=$VLLM PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 VLLM_NO_USAGE_STATS=1
+  export DO_NOT_TRACK=1 VLLM_USE_FLASHINFER_SAMPLER=0 VLLM_USE_DEEP_GEMM=0 VLLM_CACHE_ROOT=$EG/cache/vllm-$name
+  export TORCHINDUCTOR_CACHE_DIR=$EG/cache/inductor-$name TRITON_CACHE_DIR=$EG/cache/triton-$name
+  exec python3 -m vllm.entrypoints.openai.api_server --model "$MODELS/$model" --served-model-name $served \
+    --host 127.0.0.1 --port "$port" --dtype bfloat16 --max-logprobs 100 "${flags[@]}"
 }
+
+start() { # name
+  answers "$(port_of "$1")" && return
+  setsid "$0" run "$1" >"$EG/servers/$1.log" 2>&1 </dev/null &
+  echo $! >"$EG/servers/$1.pid"
+  say "$1: started on port $(port_of "$1")"
+}
+
+if [ "${1:-}" = run ]; then
+  port_of "$2" >/dev/null
+  run "$2"
+fi
 
 for name in "$@"; do port_of "$name" >/dev/null; done
 for name in "$@"; do start "$name"; done
