@@ -34,7 +34,8 @@ class Answer:
     """One timed answer, ready to be scored.
 
     `greedy`: asked at temperature 0, so every token is the engine's own argmax. `no_end`: end tokens were forbidden.
-    `more_prompt_tokens`: the engine's count of the prompt less the reference's, None when it gave none.
+    `more_prompt_tokens`: the engine's count of the prompt less the reference's, None when it gave none. `stops`: the
+    strings one of which may have ended the answer and been cut off its text.
     """
 
     pair: int
@@ -48,6 +49,7 @@ class Answer:
     greedy: bool
     no_end: bool
     more_prompt_tokens: int | None = None
+    stops: tuple[str, ...] = ()
 
 
 @dataclass
@@ -60,6 +62,7 @@ class Answers:
         unscored: reason -> requests.
         cut: answers that run past the reference's context; their first part is scored.
         refused_ids: answers whose engine ids do not spell their text or leave the vocabulary; the text is scored.
+        split_otherwise: answers whose text fits the reference better in other tokens (oracles/splits.py).
         round_trips: answers with engine ids -> of these, how many the text re-tokenises to exactly.
     """
 
@@ -68,6 +71,7 @@ class Answers:
     unscored: Counter[str] = field(default_factory=Counter)
     cut: int = 0
     refused_ids: int = 0
+    split_otherwise: int = 0
     round_trips: tuple[int, int] = (0, 0)
 
 
@@ -156,6 +160,7 @@ def _answer(
         greedy=row["temperature"] == 0,
         no_end=bool(row["fixed_length"]),
         more_prompt_tokens=None if claimed is None else claimed - len(prompt),
+        stops=tuple(row["stop"] or ()) if row["finish_reason"] == "stop" else (),
     )
 
 

@@ -21,11 +21,12 @@ from oracles.answers import Answers, Key, Visit, read_answers
 from oracles.atomic import write_result
 from oracles.reference import OracleError, Reference
 from oracles.result import Metric, OracleResult
-from oracles.scoring import Progress, ScoreRequest
+from oracles.scoring import Progress, ScoreRequest, TokenScores
+from oracles.splits import score_best_splits
 from oracles.store import ScoreStore, score_stored
 from oracles.token_table import token_row, write_table
 
-VERSION = 1
+VERSION = 2  # 1: text without ids was judged by the tokenizer's own split alone
 RESAMPLES = 1000
 Arm = Literal["baseline", "candidate", "floor"]
 Values = npt.NDArray[np.float64]
@@ -63,13 +64,16 @@ def score_arm(
     answers = read_answers(visits, reference, engine_ids)
     inputs = {f"pairs/{v.pair:02d}/{f.name}": sha256(f) for v in visits for f in (v.requests, v.workload)}
     inputs["reference"] = reference.revision
-    requests = [ScoreRequest(a.prompt, a.ids, no_end=a.no_end) for a in answers.scored]
-    try:
+
+    def score(requests: Sequence[ScoreRequest], top_k: int) -> list[TokenScores]:
         if store is None:
-            scores = reference.score(requests, top_k=1, progress=progress)
-        else:
-            scores = score_stored(reference, requests, store, top_k=1, progress=progress)
-        rows = [token_row(a, s, tie_width) for a, s in zip(answers.scored, scores, strict=True)]
+            return reference.score(requests, top_k=top_k, progress=progress)
+        return score_stored(reference, requests, store, top_k=top_k, progress=progress)
+
+    try:
+        split, scores = score_best_splits(answers.scored, reference, score)
+        answers.split_otherwise = sum(new is not old for new, old in zip(split, answers.scored, strict=True))
+        rows = [token_row(a, s, tie_width) for a, s in zip(split, scores, strict=True)]
         write_table(rows, out_dir / "tokens.parquet")
     except (ValueError, MemoryError) as error:
         reason = f"The reference could not score the answers: {error}."
@@ -145,6 +149,9 @@ def _counts(answers: Answers) -> dict[str, Metric]:
         "refused_ids": Metric(value=answers.refused_ids, unit="requests", n=timed),
         "cut_at_context": Metric(value=answers.cut, unit="requests", n=scored),
     }
+    if from_engine < scored:
+        n = scored - from_engine
+        counts["split_otherwise"] = Metric(value=answers.split_otherwise, unit="answers", n=n)
     same, tried = answers.round_trips
     if tried:
         counts["round_trip"] = Metric(value=same / tried, unit="share", n=tried)
