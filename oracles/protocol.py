@@ -20,7 +20,7 @@ from oracles.arm import DEGENERATE, Arm, Flags, both
 from oracles.evidence import ALPHA, Evidence, contract, judge, rate, unscored, versus
 from oracles.result import Metric, OracleResult
 
-VERSION = 1
+VERSION = 2  # 1: one stop string in an answer proved that an engine ignores them
 FINISHED = {"stop", "length", "tool_calls", "function_call"}
 HUMAN_FLAG = 3.0  # times faster than the baseline: a person must look
 Role = Literal["baseline", "candidate"]
@@ -130,9 +130,6 @@ def _contracts(served: Arm, other: Arm | None) -> list[Evidence]:
     short = (finish == "length") & (claimed < limit) & ~_ran_out_of_context(served, other)
     unfixed = (finish != "length") | (claimed < limit)
     texts = served.text()
-    stops = [list(s) if s is not None else [] for s in served.rows["stop"]]
-    kept = np.array([any(s and s in t for s in stop) for t, stop in zip(texts, stops, strict=True)], dtype=bool)
-    asked = np.array([bool(stop) for stop in stops], dtype=bool)
     return [
         contract(
             "finish-reason", "finish_reason is missing or unknown", np.array([f not in FINISHED for f in finish]), label
@@ -140,8 +137,8 @@ def _contracts(served: Arm, other: Arm | None) -> list[Evidence]:
         contract("max-tokens", "more tokens came than max_tokens allows", over, label),
         contract("length-finish", "finish_reason is length, max_tokens was not reached", short, label),
         contract("fixed-length", "a fixed-length request was not served in full", unfixed[fixed], _at(label, fixed)),
-        contract("stop-strings", "the answer holds a stop string", kept[asked], _at(label, asked)),
-        _leaks(served, other, asked, stops),
+        _stop_strings(served, other),
+        _leaks(served, other),
         contract(
             "nan-text", "the text is what NaN logits give", np.array([*map(text_signs.is_nan_text, texts)]), label
         ),
@@ -159,14 +156,34 @@ def _ran_out_of_context(served: Arm, other: Arm | None) -> Flags:
     return np.array([tuple(key) in keys for key in served.rows[["pair", "line"]].to_numpy()], dtype=bool)
 
 
-def _leaks(served: Arm, other: Arm | None, asked: Flags, stops: list[list[str]]) -> Evidence:
-    name, what = "stop-leaks", "the answer ends in a part of a stop string"
-    mine = _leaking(served)[asked]
-    label = _at(served.labels, asked)
+def _stop_strings(served: Arm, other: Arm | None) -> Evidence:
+    """No contract: llama.cpp overlooks a stop string whose last token goes on with a part of a character."""
+    name, what, asked = "stop-strings", "the answer holds a stop string", _may_stop(served)
+    mine, label = _holding(served)[asked], _at(served.labels, asked)
+    if other is None:
+        return rate(name, what, mine, label, 0.02)
+    return versus(name, what, mine, label, _holding(other)[_may_stop(other)], 0.01)
+
+
+def _leaks(served: Arm, other: Arm | None) -> Evidence:
+    name, what, asked = "stop-leaks", "the answer ends in a part of a stop string", _may_stop(served)
+    mine, label = _leaking(served)[asked], _at(served.labels, asked)
     if other is None:
         return rate(name, what, mine, label, 0.05)
-    theirs = np.array([s is not None and len(s) > 0 for s in other.rows["stop"]], dtype=bool)
-    return versus(name, what, mine, label, _leaking(other)[theirs], 0.05)
+    return versus(name, what, mine, label, _leaking(other)[_may_stop(other)], 0.05)
+
+
+def _stops(arm: Arm) -> list[list[str]]:
+    return [list(s) if s is not None else [] for s in arm.rows["stop"]]
+
+
+def _may_stop(arm: Arm) -> Flags:
+    return np.array([bool(stop) for stop in _stops(arm)], dtype=bool)
+
+
+def _holding(arm: Arm) -> Flags:
+    holds = [any(s and s in text for s in stop) for text, stop in zip(arm.text(), _stops(arm), strict=True)]
+    return np.array(holds, dtype=bool)
 
 
 def _leaking(arm: Arm) -> Flags:
@@ -175,8 +192,7 @@ def _leaking(arm: Arm) -> Flags:
             text.endswith(s[:k]) for s in stop for k in range(max(2, (len(s) + 1) // 2), len(s))
         )
 
-    stops = [list(s) if s is not None else [] for s in arm.rows["stop"]]
-    return np.array([leaks(t, f, s) for t, f, s in zip(arm.text(), arm.finish, stops, strict=True)], dtype=bool)
+    return np.array([leaks(t, f, s) for t, f, s in zip(arm.text(), arm.finish, _stops(arm), strict=True)], dtype=bool)
 
 
 def _logprobs(served: Arm) -> Evidence:

@@ -93,6 +93,11 @@ ACCURACY = (
         "equal answers / answers tried", "%", "oracles/*/tokens.json",
     ),
     Definition(
+        "split_otherwise", "Split otherwise",
+        "Answers without ids whose text fits the reference better in other tokens than the tokenizer's own.",
+        "count", "answers", "oracles/*/tokens.json",
+    ),
+    Definition(
         "refused_ids", "Ids refused", "Answers whose ids do not spell their text, and were not believed.",
         "count", "requests", "oracles/*/tokens.json",
     ),

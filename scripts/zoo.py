@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -45,6 +46,8 @@ LIVE = (
 
 def main() -> None:
     """Judge the chosen engines, write the page, print the summary."""
+    # Servers of --live have sessions of their own: they must go down with this process, as they do on Ctrl-C.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("engines", nargs="*", help="names from the catalogue; default: all")
     parser.add_argument("--fast", action="store_true", help="honesty oracles only, virtual clock")

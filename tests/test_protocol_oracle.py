@@ -172,3 +172,24 @@ def test_toy_text_survives_retokenising() -> None:
     tokenizer = toy_tokenizer()
     apart = [r for r in tokens if abs(len(tokenizer.encode(r["text"]).ids) - r["usage_completion_tokens"]) > 4]
     assert len(apart) < 0.05 * len(tokens)
+
+
+@pytest.mark.parametrize(("held", "status"), [(1, "kept"), (12, "broken")])
+def test_one_overlooked_stop_string_is_no_proof_and_many_are(held: int, status: str) -> None:
+    """As llama.cpp did once in 64 answers: the token that ends the stop string went on with a part of a character."""
+    gate = fast_gate()
+    workload = pa.Table.from_pylist(
+        [row | {"stop": [". "] if i < 64 else []} for i, row in enumerate(gate.workload.to_pylist())],
+        schema=gate.workload.schema,
+    )
+    clean = pa.Table.from_pylist(
+        [row | {"text": (row["text"] or "").replace(". ", " ")} for row in gate.baseline.to_pylist()],
+        schema=gate.baseline.schema,
+    )
+    asked = [i for i, row in enumerate(clean.to_pylist()) if row["line"] < 64 and row["status"] == "ok"]
+    candidate = clean
+    for i in asked[:held]:
+        candidate = _edit(candidate, i, text="сказа очебны. Вот что")
+    for other in (None, clean):
+        found = {f.name: f for f in check_arm(candidate, workload, "candidate", other).findings}
+        assert found["stop-strings"].status == status, found["stop-strings"].sentence

@@ -24,6 +24,7 @@ UNCACHED = {"cache_prompt": False}  # llama.cpp's own field
 @contextmanager
 def running(zoo: Zoo) -> Iterator[Callable[[Entry], list[Any]]]:
     """llama.cpp on every quantisation, one thread each, while the block runs; yields an entry's upstreams."""
+    processes.end_orphans()  # servers of a run that was killed
     ports = dict(zip(QUANTISATIONS, free_ports(len(QUANTISATIONS)), strict=True))
     with ExitStack() as stack:
         for role, name in QUANTISATIONS.items():
