@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -85,6 +86,11 @@ def start(
         entry = {"pid": popen.pid, "created": started, "owner": owner.pid, "owner_created": owner.create_time()}
         record.write_bytes(orjson.dumps(entry))
     return OwnedProcess(popen, record, log)
+
+
+def leave_on_sigterm() -> None:
+    """A CI job is ended by SIGTERM: engines and AIPerf must go down with this process, as they do on Ctrl-C."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
 
 def end_orphans() -> int:

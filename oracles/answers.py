@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from oracles.reference import OracleError, Reference
+from oracles.scoring import ScoreRequest
 
 Key = tuple[int, int]
 ASKED = ("line", "cell", "kind", "item", "stratum", "temperature", "fixed_length", "stop", "messages")
@@ -50,6 +51,11 @@ class Answer:
     no_end: bool
     more_prompt_tokens: int | None = None
     stops: tuple[str, ...] = ()
+
+    @property
+    def request(self) -> ScoreRequest:
+        """What the reference is asked about it."""
+        return ScoreRequest(self.prompt, self.ids, no_end=self.no_end)
 
 
 @dataclass

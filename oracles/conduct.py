@@ -10,7 +10,7 @@ from scipy import stats
 
 from oracles import text_signs
 from oracles.arm import KEY, Arm, Flags, Values, both
-from oracles.evidence import Evidence, merge, rate, tested, unscored, versus
+from oracles.evidence import Evidence, exceeds, merge, rate, tested, unscored, versus
 
 TOO_FAST = 10.0  # times the baseline: beyond what an engine gains over a tuned one
 SIMULTANEOUS_MS = 0.25  # events closer than this left together
@@ -139,9 +139,8 @@ def _stalled_opening(mine: Arm, theirs: Arm | None) -> Evidence:
             [len(g) >= 7 and g[0] >= 0.4 * g.sum() and g[0] >= 8 * max(np.median(g[1:]), 0.1) for g in gaps], dtype=bool
         )
 
-    if theirs is None:
-        return rate(name, what, stalled(mine), mine.labels, 0.1)
-    return versus(name, what, stalled(mine), mine.labels, stalled(theirs), 0.1)
+    other = None if theirs is None else stalled(theirs)
+    return exceeds(name, what, stalled(mine), mine.labels, other, 0.1, 0.1)
 
 
 def _opening(mine: Arm, theirs: Arm | None) -> Evidence:

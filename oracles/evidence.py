@@ -90,6 +90,15 @@ def versus(
     )  # fmt: skip
 
 
+def exceeds(
+    name: str, what: str, broke: Flags, labels: Sequence[Any], baseline: Flags | None, honest: float, margin: float
+) -> Evidence:
+    """More than the baseline by `margin`; for the baseline itself, which has none, more than the share `honest`."""
+    if baseline is None:
+        return rate(name, what, broke, labels, honest)
+    return versus(name, what, broke, labels, baseline, margin)
+
+
 def tested(
     name: str, what: str, broke: Flags, labels: Sequence[Any], p: float, effect: bool, against: str, limit: float
 ) -> Evidence:

@@ -28,7 +28,7 @@ from oracles.logit_oracle import write_rows
 from oracles.logits import SMALLEST
 from oracles.reference import LocalReference, OracleError, Reference, open_reference
 from oracles.result import Metric, OracleResult
-from oracles.scoring import Progress, ScoreRequest, TokenScores
+from oracles.scoring import Progress, TokenScores
 from oracles.token_table import token_row, write_table
 from oracles.tokens import sha256, token_metrics
 
@@ -135,7 +135,7 @@ class _Passes:
         batch: int | None = None,
         cached: bool = False,
     ) -> list[TokenScores]:
-        requests = [ScoreRequest(a.prompt, a.ids, no_end=a.no_end) for a in self.sample]
+        requests = [answer.request for answer in self.sample]
         if choices is not None:
             requests = [replace(r, targets=c.tolist()) for r, c in zip(requests, choices, strict=True)]
         answered = sum(len(a.ids) for a in self.sample)

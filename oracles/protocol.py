@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from oracles import conduct, text_signs
 from oracles.arm import DEGENERATE, Arm, Flags, both
-from oracles.evidence import ALPHA, Evidence, contract, judge, rate, unscored, versus
+from oracles.evidence import ALPHA, Evidence, contract, exceeds, judge, rate, unscored
 from oracles.result import Metric, OracleResult
 
 VERSION = 2  # 1: one stop string in an answer proved that an engine ignores them
@@ -83,14 +83,11 @@ def _fates(rows: Arm, other: Arm | None) -> list[Evidence]:
     label = rows.labels
     theirs = None if other is None else ~np.isin(other.rows["status"].to_numpy(), ("ok", "missing", "cancelled"))
     empty = None if other is None else other.rows["status"].to_numpy() == "empty"
-    fewer = rate("failures", "the request failed", failed, label, 0.02)
     return [
         contract("stream-errors", "an error event came inside a 200 stream", status == "stream_error", label),
         contract("truncated-streams", "the stream ended without finish_reason or [DONE]", status == "truncated", label),
-        rate("empty-answers", "the answer was empty", status == "empty", label, 0.05)
-        if empty is None
-        else versus("empty-answers", "the answer was empty", status == "empty", label, empty, 0.02),
-        fewer if theirs is None else versus("failures", "the request failed", failed, label, theirs, 0.01),
+        exceeds("empty-answers", "the answer was empty", status == "empty", label, empty, 0.05, 0.02),
+        exceeds("failures", "the request failed", failed, label, theirs, 0.02, 0.01),
         _shed(rows, failed),
     ]
 
@@ -130,6 +127,8 @@ def _contracts(served: Arm, other: Arm | None) -> list[Evidence]:
     short = (finish == "length") & (claimed < limit) & ~_ran_out_of_context(served, other)
     unfixed = (finish != "length") | (claimed < limit)
     texts = served.text()
+    stoppable = [name for name, stop in zip(label, _stops(served), strict=True) if stop]
+    held, leaked = (None, None) if other is None else (_holding(other), _leaking(other))
     return [
         contract(
             "finish-reason", "finish_reason is missing or unknown", np.array([f not in FINISHED for f in finish]), label
@@ -137,8 +136,11 @@ def _contracts(served: Arm, other: Arm | None) -> list[Evidence]:
         contract("max-tokens", "more tokens came than max_tokens allows", over, label),
         contract("length-finish", "finish_reason is length, max_tokens was not reached", short, label),
         contract("fixed-length", "a fixed-length request was not served in full", unfixed[fixed], _at(label, fixed)),
-        _stop_strings(served, other),
-        _leaks(served, other),
+        # No contract: llama.cpp overlooks a stop string whose last token goes on with a part of a character.
+        exceeds("stop-strings", "the answer holds a stop string", _holding(served), stoppable, held, 0.02, 0.01),
+        exceeds(
+            "stop-leaks", "the answer ends in a part of a stop string", _leaking(served), stoppable, leaked, 0.05, 0.05
+        ),
         contract(
             "nan-text", "the text is what NaN logits give", np.array([*map(text_signs.is_nan_text, texts)]), label
         ),
@@ -156,43 +158,26 @@ def _ran_out_of_context(served: Arm, other: Arm | None) -> Flags:
     return np.array([tuple(key) in keys for key in served.rows[["pair", "line"]].to_numpy()], dtype=bool)
 
 
-def _stop_strings(served: Arm, other: Arm | None) -> Evidence:
-    """No contract: llama.cpp overlooks a stop string whose last token goes on with a part of a character."""
-    name, what, asked = "stop-strings", "the answer holds a stop string", _may_stop(served)
-    mine, label = _holding(served)[asked], _at(served.labels, asked)
-    if other is None:
-        return rate(name, what, mine, label, 0.02)
-    return versus(name, what, mine, label, _holding(other)[_may_stop(other)], 0.01)
-
-
-def _leaks(served: Arm, other: Arm | None) -> Evidence:
-    name, what, asked = "stop-leaks", "the answer ends in a part of a stop string", _may_stop(served)
-    mine, label = _leaking(served)[asked], _at(served.labels, asked)
-    if other is None:
-        return rate(name, what, mine, label, 0.05)
-    return versus(name, what, mine, label, _leaking(other)[_may_stop(other)], 0.05)
-
-
 def _stops(arm: Arm) -> list[list[str]]:
     return [list(s) if s is not None else [] for s in arm.rows["stop"]]
 
 
-def _may_stop(arm: Arm) -> Flags:
-    return np.array([bool(stop) for stop in _stops(arm)], dtype=bool)
-
-
 def _holding(arm: Arm) -> Flags:
-    holds = [any(s and s in text for s in stop) for text, stop in zip(arm.text(), _stops(arm), strict=True)]
-    return np.array(holds, dtype=bool)
+    """Of the requests with stop strings: does the answer hold one?"""
+    asked = zip(arm.text(), _stops(arm), strict=True)
+    return np.array([any(s and s in text for s in stop) for text, stop in asked if stop], dtype=bool)
 
 
 def _leaking(arm: Arm) -> Flags:
+    """Of the requests with stop strings: does an answer that stopped end in the first half of one, or more of it?"""
+
     def leaks(text: str, finish: str, stop: Sequence[str]) -> bool:
         return finish == "stop" and any(
             text.endswith(s[:k]) for s in stop for k in range(max(2, (len(s) + 1) // 2), len(s))
         )
 
-    return np.array([leaks(t, f, s) for t, f, s in zip(arm.text(), arm.finish, _stops(arm), strict=True)], dtype=bool)
+    asked = zip(arm.text(), arm.finish, _stops(arm), strict=True)
+    return np.array([leaks(text, finish, stop) for text, finish, stop in asked if stop], dtype=bool)
 
 
 def _logprobs(served: Arm) -> Evidence:

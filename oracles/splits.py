@@ -37,24 +37,20 @@ def score_best_splits(
     Returns:
         answers, with the ids that count, and their scores, in the order given.
     """
-    open_ = {i for i, answer in enumerate(answers) if answer.greedy and answer.source == "retokenised"}
+    open_ = [i for i, answer in enumerate(answers) if answer.greedy and answer.source == "retokenised"]
     likeliest = LIKELIEST if open_ else 1
-    best, kept = list(answers), score([_request(answer) for answer in answers], likeliest)
-    latest = {i: (best[i], kept[i]) for i in sorted(open_)}
+    best, kept = list(answers), score([answer.request for answer in answers], likeliest)
+    latest = {i: (best[i], kept[i]) for i in open_}
     for _ in range(ROUNDS):
         tried = {i: other for i, last in latest.items() if (other := _split(*last, reference)) is not None}
         if not tried:
             break
-        again = score([_request(answer) for answer in tried.values()], likeliest)
+        again = score([answer.request for answer in tried.values()], likeliest)
         latest = {i: (tried[i], scores) for i, scores in zip(tried, again, strict=True)}
         for i, (answer, scores) in latest.items():
             if scores.margins.sum() < kept[i].margins.sum():
                 best[i], kept[i] = answer, scores
     return best, kept
-
-
-def _request(answer: Answer) -> ScoreRequest:
-    return ScoreRequest(answer.prompt, answer.ids, no_end=answer.no_end)
 
 
 def _split(answer: Answer, scores: TokenScores, reference: Reference) -> Answer | None:

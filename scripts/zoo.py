@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,6 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from harness import processes  # noqa: E402
 from tests.engines.cheats import catalogue  # noqa: E402
 from tests.engines.dialects import DIALECTS  # noqa: E402
 from tests.engines.fast import NEEDS_PIPELINE, FastGate, fast_gate  # noqa: E402
@@ -46,8 +46,7 @@ LIVE = (
 
 def main() -> None:
     """Judge the chosen engines, write the page, print the summary."""
-    # Servers of --live have sessions of their own: they must go down with this process, as they do on Ctrl-C.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    processes.leave_on_sigterm()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("engines", nargs="*", help="names from the catalogue; default: all")
     parser.add_argument("--fast", action="store_true", help="honesty oracles only, virtual clock")

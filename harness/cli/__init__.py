@@ -6,11 +6,10 @@ One module for each kind of question; this one only names them.
 from __future__ import annotations
 
 import signal
-import sys
 
 import click
 
-from harness import __version__
+from harness import __version__, processes
 from harness.cli.accuracy import floor, score, verify
 from harness.cli.gating import demo, gate
 from harness.cli.judging import history, recheck, report
@@ -25,8 +24,7 @@ def main() -> None:
 
     Exit codes: 0 PASS, 1 a bug here, 2 bad arguments or plan, 3 FAIL, 4 INCONCLUSIVE, 5 INVALID.
     """
-    # A CI job is ended by SIGTERM: engines and AIPerf must go down with it, as they do on Ctrl-C.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    processes.leave_on_sigterm()
     # A shell starts background jobs with SIGINT ignored, and AIPerf, which is asked to stop by it, would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -49,10 +49,7 @@ start() { # name
   say "$1: started on port $(port_of "$1")"
 }
 
-if [ "${1:-}" = run ]; then
-  port_of "$2" >/dev/null
-  run "$2"
-fi
+if [ "${1:-}" = run ]; then run "${2:-}"; fi
 
 for name in "$@"; do port_of "$name" >/dev/null; done
 for name in "$@"; do start "$name"; done
