@@ -96,6 +96,7 @@ def test_recheck_agrees_and_names_the_file_with_one_flipped_bit(run: Path, tmp_p
     assert _run("recheck", str(run)).returncode == 3, "the verdict's own code"
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
+    assert _run("recheck", str(copy)).returncode == 3, "whatever the folder is called"
     export = copy / "pairs/02/candidate/aiperf/profile_export_raw.jsonl"
     data = bytearray(export.read_bytes())
     data[data.index(b'"content":"') - 1] ^= 1
